@@ -30,15 +30,16 @@ install: .venv/installed  ## the development environment in .venv
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-lint: install  ## style, types, layers, generated code
+lint: install  ## style, types, layers, prose, generated code
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	.venv/bin/lint-imports
 	$(RUN) -m mypy
+	$(RUN) -m docs.prose
 	$(RUN) protos/generate.py --check
 
-unit: install  ## unit and property tests but the slow ones: no root, no Go, one to two minutes
-	$(RUN) -m pytest -n auto --dist worksteal -o faulthandler_timeout=0 -m "not slow" tests/unit tests/property $(ARGS)
+unit: install  ## unit and property tests but the slow ones: no root, no Go, about 85 s on two cores
+	$(RUN) -m pytest -n auto --dist worksteal -m "not slow" tests/unit tests/property $(ARGS)
 
 test: test-without-cluster test-cluster  ## the tests of every change; those on a real cluster need Linux, root and Go
 
@@ -68,21 +69,22 @@ bench: install  ## figures: the allocator beside its peers, reading a machine, p
 proto: install  ## the kubelet's gRPC stubs from protos/
 	$(RUN) protos/generate.py
 
-metrics: install  ## docs/metrics.md from the code; the dashboard and docs/questions.md from the questions
+metrics: install  ## docs/reference/metrics.md from the code; the dashboard and docs/reference/questions.md from the questions
 	$(RUN) -m docs.metrics
 	$(RUN) -m docs.questions
 
-reference: install  ## docs/commands.md, tables of docs/words.md and docs/node.md, the chart's README and docs/images
+reference: install  ## docs/reference/commands.md, docs/reference/messages.md, tables of docs/reference/annotations.md and docs/internals/gpu-faults.md, the chart's README and docs/images
 	$(RUN) -m docs.commands
-	$(RUN) -m docs.words
+	$(RUN) -m docs.annotations
 	$(RUN) -m docs.values
 	$(RUN) -m docs.faults
+	$(RUN) -m docs.messages
 	$(RUN) -m docs.diagrams
 
 lock: install  ## requirements/ from pyproject.toml
 	$(RUN) requirements/lock.py
 
-image: install  ## the driver's image for this machine as an OCI archive in dist/: docs/install.md says what to do with it
+image: install  ## the driver's image for this machine as an OCI archive in dist/: docs/start/install.md says what to do with it
 	$(RUN) image/build.py --output dist/gpu-topology-dra.tar --reference gpu-topology-dra:$$($(RUN) -m image.packages)
 
 release: install  ## dist/VERSION: image, chart, wheel, kubectl's plugin, bill of materials, changelog, checksums

@@ -1,4 +1,4 @@
-"""Write docs/commands.md: every command of gputopo, as its own help tells it.
+"""Write docs/reference/commands.md: every command of gputopo, as its own help tells it.
 
 Usage: python -m docs.commands [--print]
 """
@@ -15,12 +15,12 @@ import click
 from dradriver.cli.main import main as gputopo
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-TARGET: Final = ROOT / "docs" / "commands.md"
+TARGET: Final = ROOT / "docs" / "reference" / "commands.md"
 _WIDTH: Final = 110
 _HEAD: Final = """\
 # Commands
 
-*Reference.* Every command of `gputopo`, as `gputopo COMMAND --help` says it.
+Every command of `gputopo`, as `gputopo COMMAND --help` says it.
 
 Written by `make reference` from the code. `pip install ".[cli]"` brings it, as
 `kubectl gputopo`, too; the image has it for `kubectl exec` (all but a kubeconfig's exec plugins).
@@ -46,7 +46,7 @@ def _below(group: click.Group, context: click.Context) -> Iterator[tuple[click.C
 
 
 def page() -> str:
-    """Return the whole of docs/commands.md."""
+    """Return the whole of docs/reference/commands.md."""
     parts = [_HEAD]
     for command, context in commands():
         parts.append(f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n")

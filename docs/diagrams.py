@@ -167,50 +167,52 @@ def _map() -> Diagram:
 
 def _parts() -> Diagram:
     """Return the processes, where they run, and what each writes or asks."""
-    wide, high, gap, top = 196, 74, 30, 14
-    server, node = Box(12, 150, 874, 34, "API server", own=False), 258
+    wide, high, gap, left, top = 196, 74, 30, 12, 40
+    server, node = Box(left, 176, 874, 34, "API server", own=False), 310
 
     def row(y: int, *boxes: tuple[str, tuple[str, ...], bool]) -> list[Box]:
         """Return boxes side by side: title, lines, and whether it is part of the driver."""
-        return [Box(12 + i * (wide + gap), y, wide, high, *box) for i, box in enumerate(boxes)]
+        return [Box(left + i * (wide + gap), y, wide, high, *box) for i, box in enumerate(boxes)]
 
     cli, webhook, controller, scheduler = above = row(
         top,
-        ("gputopo", ("command line, page:", "shows, explains, plans"), True),
-        ("Webhook", ("Deployment of two", "certificates of its own"), True),
-        ("Controller", ("Deployment of two", "one leads by a Lease"), True),
-        ("kube-scheduler", ("not modified", "allocates, binds"), False),
+        ("gputopo", ("command line and page:", "shows, explains, plans"), True),
+        ("Webhook", ("Deployment of two:", "checks and changes pods"), True),
+        ("Controller", ("Deployment of two, one", "leads: chooses GPUs"), True),
+        ("kube-scheduler", ("allocates GPUs, binds", "pods (not modified)"), False),
     )
     kubelet, agent, mps, gpus = below = row(
         node,
-        ("kubelet", ("calls prepare", "and unprepare"), False),
-        ("Node agent", ("DaemonSet: publishes,", "prepares, watches health"), True),
-        ("MPS", ("DaemonSet, off by default", "control daemons of shares"), True),
-        ("GPUs", ("NVML, /sys", "kernel log"), False),
+        ("kubelet", ("starts containers", "(not modified)"), False),
+        ("Node agent", ("DaemonSet: publishes", "and prepares GPUs"), True),
+        ("MPS", ("DaemonSet, off by default:", "daemons of shared GPUs"), True),
+        ("GPUs", ("NVML, /sys", "and the kernel log"), False),
     )
-    upper, lower = (top + high + server.y) // 2 + 5, (server.bottom + node) // 2 + 5
+    upper, lower = (top + high + server.y) // 2 + 5, server.bottom + 40
     turn = node + high + 26
     return Diagram(
         898,
-        turn + 30,
+        turn + 58,
         "gputopo, the webhook, the controller and kube-scheduler talk to the API server only. On each node the kubelet "
         "calls the node agent, which reads the GPUs and tells the MPS process by files which daemons to run.",
         (
+            Label(left + 70, 22, "In the cluster, once", bold=True),
+            Label(left + 90, node - 14, "On each node with GPUs", bold=True),
             *above,
             server,
             *below,
             Arrow(((cli.middle[0], server.y - 4), (cli.middle[0], cli.bottom + 4))),
-            Label(cli.middle[0] + 62, upper, "all objects"),
+            Label(cli.middle[0] + 56, upper, "all objects"),
             Arrow(((webhook.middle[0], server.y - 4), (webhook.middle[0], webhook.bottom + 4))),
-            Label(webhook.middle[0] + 56, upper, "reviews"),
+            Label(webhook.middle[0] + 52, upper, "new pods"),
             Arrow(((controller.middle[0], controller.bottom + 4), (controller.middle[0], server.y - 4))),
-            Label(controller.middle[0] + 62, upper, "claims, pods"),
+            Label(controller.middle[0] + 62, upper, "claims, reasons"),
             Arrow(((scheduler.middle[0], scheduler.bottom + 4), (scheduler.middle[0], server.y - 4))),
             Label(scheduler.middle[0] + 48, upper, "allocations"),
-            Arrow(((kubelet.middle[0], server.bottom + 4), (kubelet.middle[0], kubelet.y - 4))),
-            Label(kubelet.middle[0] + 40, lower, "pods"),
-            Arrow(((agent.middle[0], agent.y - 4), (agent.middle[0], server.bottom + 4))),
-            Label(agent.middle[0] + 110, lower, "ResourceSlices, claim status"),
+            Arrow(((kubelet.right - 10, server.bottom + 4), (kubelet.right - 10, kubelet.y - 4))),
+            Label(kubelet.right - 56, lower, "bound pods"),
+            Arrow(((agent.right - 10, agent.y - 4), (agent.right - 10, server.bottom + 4))),
+            Label(agent.right + 96, lower, "ResourceSlices, claim status"),
             Arrow(((kubelet.right + 4, kubelet.middle[1]), (agent.x - 4, kubelet.middle[1]))),
             Arrow(((agent.right + 4, agent.middle[1]), (mps.x - 4, agent.middle[1]))),
             Arrow(
@@ -224,8 +226,9 @@ def _parts() -> Diagram:
             Label(
                 (agent.middle[0] + gpus.middle[0]) // 2,
                 turn + 18,
-                "reads every ten seconds; changes MIG and compute mode",
+                "reads them every ten seconds, changes MIG and compute mode",
             ),
+            Label(449, turn + 44, "Blue: this driver. Grey: Kubernetes and the machine."),
         ),
     )
 
@@ -234,17 +237,18 @@ def _pod() -> Diagram:
     """Return the states of a pod, with what records each in the API and who leads on."""
     step, wide, top, high = 198, 164, 40, 78
     states = (
-        ("gated", ("gate, claim's name,", "resolved request")),
-        ("tentative placement", ("claim with the pin;", "gate removed")),
-        ("bound", ("claim allocated,", "pod has its node")),
-        ("running", ("checkpoint, CDI file", "on the node")),
-        ("ended", ("unprepared, claim", "deleted with the pod")),
+        ("gated", ("not yet scheduled:", "it has a gate")),
+        ("tentative placement", ("a claim names its GPUs,", "the gate is removed")),
+        ("bound", ("the claim is allocated,", "the pod has a node")),
+        ("running", ("the containers", "have these GPUs")),
+        ("ended", ("the GPUs are free,", "the claim is deleted")),
     )
     boxes = [Box(12 + i * step, top, wide, high, title, lines) for i, (title, lines) in enumerate(states)]
-    _, tentative, *_ = boxes
-    revoked = Box(tentative.x, 182, wide, high, "revoked", ("claim deleted, reason", "on the pod, no gate"))
+    gated, tentative, *_ = boxes
+    revoked = Box(tentative.x, 218, wide, high, "revoked", ("the claim is deleted,", "the pod says why"))
     down, up = tentative.x + 40, tentative.right - 40
     actors = ("controller", "kube-scheduler", "node agent", "kubelet")
+    between = (tentative.bottom + revoked.y) // 2 - 12
     return Diagram(
         5 * step - step + wide + 24,
         revoked.bottom + 12,
@@ -255,49 +259,66 @@ def _pod() -> Diagram:
             revoked,
             *(Arrow(((a.right + 4, a.middle[1]), (b.x - 4, a.middle[1]))) for a, b in itertools.pairwise(boxes)),
             *(
-                Label((a.right + b.x) // 2, top - 12, actor)
+                Label((a.right + b.x) // 2, top - 12, actor, bold=True)
                 for (a, b), actor in zip(itertools.pairwise(boxes), actors, strict=True)
             ),
+            Label(gated.middle[0] + 14, gated.bottom + 20, "while no GPUs fit, the"),
+            Label(gated.middle[0] + 14, gated.bottom + 37, "pod waits and says why"),
             Arrow(((down, tentative.bottom + 4), (down, revoked.y - 4))),
             Arrow(((up, revoked.y - 4), (up, tentative.bottom + 4))),
-            Label(tentative.x - 84, 154, "30 s, 5 s if refused,"),
-            Label(tentative.x - 84, 172, "or a GPU went to others"),
-            Label(tentative.right + 96, 162, "another set on its nodes"),
+            Label(tentative.x - 88, revoked.y + 10, "not bound for 30 s,"),
+            Label(tentative.x - 88, revoked.y + 27, "no room for 5 s, or a"),
+            Label(tentative.x - 88, revoked.y + 44, "GPU went to another pod"),
+            Label(tentative.right + 96, between, "the controller chooses"),
+            Label(tentative.right + 96, between + 17, "other GPUs on nodes that"),
+            Label(tentative.right + 96, between + 34, "it named before"),
         ),
     )
 
 
 def _gang() -> Diagram:
     """Return the states of a gang, and what leads from one to the next."""
-    step, wide, top, high = 172, 138, 20, 62
+    step, wide, top, high = 190, 146, 40, 62
     states = (
-        ("gathering", ("pods arrive,", "all gated")),
-        ("waiting", ("all are there,", "no place for all")),
-        ("planned", ("claims with", "one plan")),
-        ("lifted", ("gates removed,", "8 nodes at most")),
-        ("seated", ("GPUs allocated,", "none bound")),
+        ("gathering", ("some pods exist,", "all are gated")),
+        ("waiting", ("all pods exist,", "GPUs are missing")),
+        ("planned", ("a claim for each", "pod names its GPUs")),
+        ("ungated", ("the pods' gates", "are removed")),
+        ("allocated", ("all pods have GPUs,", "no pod is bound")),
     )
     boxes = [Box(12 + i * step, top, wide, high, title, lines) for i, (title, lines) in enumerate(states)]
     _, waiting, planned, lifted, seated = boxes
-    back = Box(planned.x, 150, wide, high, "given back", ("claims deleted,", "GPUs free again"))
-    started = Box(seated.x, 150, wide, high, "started", ("all pods bound,", "then running"))
-    edge, late = waiting.bottom + 3, back.y + 20
+    back = Box(planned.x, 190, wide, high, "released", ("claims are deleted,", "GPUs are free again"))
+    started = Box(seated.x, 190, wide, high, "started", ("all pods are bound,", "then they run"))
+    edge, late = waiting.bottom + 3, back.middle[1]
+    passed = ("last pod created", "GPUs for all free", "all claims created", "all GPUs allocated")
     return Diagram(
-        5 * step - 10,
-        232,
-        "A gang gathers, waits for a place, is planned, lifted, seated and started. At the deadline the controller "
+        5 * step - 20,
+        back.bottom + 12,
+        "A gang gathers, waits for a place, is planned, ungated, allocated and started. At the deadline the controller "
         "releases everything, and the gang waits again.",
         (
             *boxes,
             back,
             started,
             *(Arrow(((a.right + 3, a.middle[1]), (b.x - 3, a.middle[1]))) for a, b in itertools.pairwise(boxes)),
+            *(
+                Label((a.right + b.x) // 2, top - 12, text)
+                for (a, b), text in zip(itertools.pairwise(boxes), passed, strict=True)
+            ),
             Arrow(((seated.middle[0], edge), (started.middle[0], started.y - 3))),
+            Label(seated.middle[0] + 30, 142, "barrier"),
+            Label(seated.middle[0] + 30, 159, "opens"),
             Arrow(((planned.middle[0], edge), (back.middle[0], back.y - 3))),
+            Label(planned.middle[0] - 62, 142, "a GPU went to"),
+            Label(planned.middle[0] - 62, 159, "another claim"),
             Arrow(((lifted.middle[0], edge), (lifted.middle[0], late), (back.right + 3, late))),
-            Label(lifted.middle[0] - 34, late - 8, "deadline"),
-            Arrow(((seated.x + 18, edge), (seated.x + 18, 128), (lifted.middle[0], 128))),
+            Label(lifted.middle[0] - 64, 142, "not all ready"),
+            Label(lifted.middle[0] - 64, 159, "at the deadline"),
+            Arrow(((seated.x + 18, edge), (seated.x + 18, 176), (lifted.middle[0] + 2, 176))),
             Arrow(((back.x - 3, back.middle[1]), (waiting.middle[0], back.middle[1]), (waiting.middle[0], edge))),
+            Label(waiting.middle[0] - 52, 190, "waits, then"),
+            Label(waiting.middle[0] - 52, 207, "tries again"),
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Write the table of faults and repairs in docs/node.md, as the code that tells of them has it.
+"""Write the table of faults and repairs in docs/internals/gpu-faults.md, as the code that tells of them has it.
 
 Usage: python -m docs.faults [--print]
 """
@@ -13,13 +13,13 @@ from typing import Final
 from dradriver.node.faults import KINDS
 from dradriver.node.repairs import Repair
 
-TARGET: Final = Path(__file__).resolve().parent / "node.md"
+TARGET: Final = Path(__file__).resolve().parent / "internals" / "gpu-faults.md"
 _BEGIN: Final = "<!-- Written by make reference. -->\n\n"
 _END: Final = "\n<!-- Until here. -->\n"
 
 
 def page() -> str:
-    """Return docs/node.md with the table as it is now."""
+    """Return docs/internals/gpu-faults.md with the table as it is now."""
     before, _, rest = TARGET.read_text(encoding="utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
     return f"{before}{_BEGIN}{_table()}{_END}{after}"
@@ -27,12 +27,13 @@ def page() -> str:
 
 def _table() -> str:
     """Return the table, with the values of one kind that have the same words and repair in one row."""
-    rows = ["| fault | what it is | what to do |", "|---|---|---|"]
+    rows = ["| fault | effect | what it is | what to do |", "|---|---|---|---|"]
     for kind, about in KINDS.items():
-        rows.append(_row(f"`{kind}`", Repair(about.words, about.advice)))
+        effect = about.effect if about.is_taint else "no taint"
+        rows.append(_row(f"`{kind}`", effect, Repair(about.words, about.advice)))
         if kind == "xid-warning":
             continue  # its values are those of xid
-        rows += [_row(f"`{kind}={values}`", repair) for values, repair in _alike(dict(about.values))]
+        rows += [_row(f"`{kind}={values}`", "", repair) for values, repair in _alike(dict(about.values))]
     return "\n".join(rows) + "\n"
 
 
@@ -41,8 +42,8 @@ def _alike(values: dict[str, Repair]) -> Iterator[tuple[str, Repair]]:
         yield ", ".join(value for value, other in values.items() if other == repair), repair
 
 
-def _row(fault: str, repair: Repair) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("<", r"\<") for cell in (fault, *repair)) + " |"
+def _row(fault: str, effect: str, repair: Repair) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("<", r"\<") for cell in (fault, effect, *repair)) + " |"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Write docs/metrics.md: every metric of every process, as their code defines it.
+"""Write docs/reference/metrics.md: every metric of every process, as their code defines it.
 
 Usage: python -m docs.metrics
+
+The alerts of each metric are those of the chart's rules.yaml whose expression has it, or has a recording rule with it.
 
 Each process's modules are imported in a Python of its own, so that a metric is told of where it really is.
 """
@@ -8,6 +10,7 @@ Each process's modules are imported in a Python of its own, so that a metric is 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import pkgutil
 import re
@@ -16,12 +19,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
+import yaml
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-TARGET: Final = ROOT / "docs" / "metrics.md"
+TARGET: Final = ROOT / "docs" / "reference" / "metrics.md"
+RULES: Final = ROOT / "helm" / "gpu-topology-dra" / "monitoring" / "rules.yaml"
 # A process and the package whose modules it can load.
 PROCESSES: Final = {
     "node agent": "dradriver.node",
@@ -36,12 +41,12 @@ _NO_GAUGE: Final = re.compile("_(total|count|sum|bucket|info|created)$|(?<!_time
 _HEAD: Final = """\
 # Metrics
 
-*Reference.* Every metric of every process.
+Every metric of every process.
 
 Each process serves them as Prometheus text on its health port, at `/metrics`, beside those of every Python process
 (`python_*`, `process_*`). Written by `make metrics` from what the code defines.
 
-[monitoring.md](monitoring.md) says how they are scraped, [questions.md](questions.md) what they answer.
+[monitoring.md](../tasks/monitoring.md) says how they are scraped, [questions.md](questions.md) what they answer.
 
 Names start with `gpu_topology_`; counters end in `_total`, histograms in their unit (`gbps` is GB/s), gauges in neither
 (a moment ends in `_timestamp_seconds`). A label holds one of the words that are listed, or `other`: never text of a
@@ -124,20 +129,38 @@ def faults(metric: Metric) -> list[str]:
     return said
 
 
+@functools.cache
+def _rules(kind: Literal["alert", "record"]) -> dict[str, str]:
+    """Return the expression of each alert, or of each recording rule, of the chart."""
+    groups = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
+    return {rule[kind]: rule["expr"] for group in groups for rule in group["rules"] if kind in rule}
+
+
+def alerts_of(name: str) -> list[str]:
+    """Return the alerts of the chart whose expressions have a metric, also through recording rules."""
+    samples = re.compile(rf"(?<![\w:]){name}(_bucket|_count|_sum)?(?![\w:])")
+    alerts = {alert for alert, expression in _rules("alert").items() if samples.search(expression)}
+    for record, expression in _rules("record").items():
+        if samples.search(expression):
+            alerts.update(alerts_of(record))
+    return [alert for alert in _rules("alert") if alert in alerts]
+
+
 def page(found: Mapping[str, Iterable[Metric]]) -> str:
-    """Return the whole of docs/metrics.md for the metrics of each process."""
+    """Return the whole of docs/reference/metrics.md for the metrics of each process."""
     metrics = {metric.name: metric for some in found.values() for metric in some}
-    rows = ["| metric | type | labels | process | what it says |", "|---|---|---|---|---|"]
+    rows = ["| metric | type | labels | process | what it says | alerts |", "|---|---|---|---|---|---|"]
     for name, metric in sorted(metrics.items()):
         labels = "; ".join(f"`{label}`: {', '.join(words)}" for label, words in (metric.labels or {}).items())
         processes = ", ".join(process for process, some in found.items() if metric in some)
-        rows.append(f"| `{name}` | {metric.kind} | {labels} | {processes} | {metric.text} |")
+        alerts = ", ".join(f"[{alert}](../runbooks/alerts.md#{alert.lower()})" for alert in alerts_of(name))
+        rows.append(f"| `{name}` | {metric.kind} | {labels} | {processes} | {metric.text} | {alerts} |")
     return "\n".join([_HEAD, *rows, ""])
 
 
 def main(argv: list[str]) -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(prog="python -m docs.metrics", description="Write docs/metrics.md.")
+    parser = argparse.ArgumentParser(prog="python -m docs.metrics", description="Write docs/reference/metrics.md.")
     parser.add_argument("--of", metavar="PACKAGE", help="only print what a package defines, as JSON")
     args = parser.parse_args(argv)
     if args.of:

@@ -1,4 +1,4 @@
-"""Write what answers a platform team's questions: docs/questions.md, and the chart's Grafana dashboard.
+"""Write the answers to a platform team's questions: docs/reference/questions.md, and the chart's Grafana dashboard.
 
 Usage: python -m docs.questions
 
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = ROOT / "docs" / "questions.md"
+PAGE: Final = ROOT / "docs" / "reference" / "questions.md"
 DASHBOARD: Final = ROOT / "helm" / "gpu-topology-dra" / "monitoring" / "dashboard.json"
 SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 VARIABLES: Final = {  # of the dashboard, each with the metric whose label has the values
-    "namespace": "gpu_topology_gpus_held",
+    "namespace": "gpu_topology_gpus_allocated",
     "product": "gpu_topology_gpus",
     "node": "gpu_topology_gpu_number_info",
 }
@@ -74,7 +74,7 @@ class Question:
 
 
 def _stat(title: str, about: str, query: str, unit: str = "short") -> Panel:
-    return Panel(title, about, ((query, ""),), unit=unit, kind="stat", width=4, now=True)
+    return Panel(title, about, ((query, ""),), unit=unit, kind="stat", width=3, now=True)
 
 
 QUESTIONS: Final = (
@@ -83,14 +83,19 @@ QUESTIONS: Final = (
         (
             _stat("GPUs", "All GPUs that the agents publish.", "sum(gpu_topology:gpus{<product>})"),
             _stat(
-                "Free", "GPUs that a pod may have whole now, as gputopo free counts them.",
+                "Free", "GPUs that a pod can have whole now, as gputopo free counts them.",
                 'sum(gpu_topology:gpus{state="free",<product>})',
             ),
             _stat(
-                "With faults", "GPUs that have a fault now; the row of ill GPUs says which.",
+                "With faults", "GPUs that have a fault now; the row of unhealthy GPUs says which.",
                 "count(count by (uuid) (gpu_topology_gpu_fault_info{<node>})) or vector(0)",
             ),
             _stat("Waiting", "Pods that wait for a place; a gang counts as one.", "max(gpu_topology_waiting_pods)"),
+            _stat(
+                "Oldest wait",
+                "Time since the creation of the pod that waits longest. Pods that were handed over do not count.",
+                "(time() - (max(gpu_topology_oldest_waiting_pod_timestamp_seconds) > 0)) or vector(0)", unit="s",
+            ),
             _stat(
                 "p95 of the wait", "From the creation of a pod to its placement, over the last hour.",
                 "histogram_quantile(0.95, sum by (le)"
@@ -102,33 +107,33 @@ QUESTIONS: Final = (
         ("gputopo verify", "gputopo serve"),
     ),
     Question(
-        "Which team holds GPUs that do nothing?",
+        "Which team has GPUs that do nothing?",
         (
             Panel(
                 "Idle GPUs by namespace",
-                "GPUs that claims hold and that did no work, counted by the node agents.",
+                "GPUs that are allocated and that did no work, counted by the node agents.",
                 (("gpu_topology:gpus_idle:by_namespace{<namespace>}", "{{namespace}}"),),
             ),
             Panel(
-                "GPUs at work by namespace", "GPUs that claims hold and that do work.",
+                "GPUs at work by namespace", "GPUs that are allocated and that do work.",
                 (("sum by (namespace) (gpu_topology_node_gpus_busy{<namespace>})", "{{namespace}}"),),
             ),
         ),
         ("gputopo idle",),
     ),
     Question(
-        "What is free and what is held, by product?",
+        "What is free and what is allocated, by product?",
         (
             Panel(
-                "GPUs by what becomes of them",
-                "Each GPU counts in one state (docs/monitoring.md). Free is what gputopo free counts.",
+                "GPUs by state",
+                "Each GPU counts in one state (docs/tasks/monitoring.md). Free is what gputopo free counts.",
                 (("gpu_topology:gpus{<product>}", "{{product}}: {{state}}"),), stacked=True,
             ),
         ),
         ("gputopo free",),
     ),
     Question(
-        "How fragmented is what is free, and is it getting worse?",
+        "How fragmented are the free GPUs, and is it getting worse?",
         (
             Panel(
                 "Free GPUs that are in no set of eight",
@@ -179,13 +184,13 @@ QUESTIONS: Final = (
                 unit="percent", kind="bargauge", now=True,
             ),
             Panel(
-                "Placements by level, a week", "The worst link between the GPUs that pods were given.",
+                "Placements by level, a week", "The worst link between the GPUs of each placement.",
                 (("sum by (level) (increase(gpu_topology_placements_total[7d]))", "{{level}}"),),
                 kind="bargauge", now=True,
             ),
             Panel(
                 "Predicted all-reduce, median by GPUs",
-                "The bus bandwidth that is predicted for the sets that pods were given.",
+                "The predicted bus bandwidth of the sets that pods got.",
                 (
                     (
                         "histogram_quantile(0.5, sum by (le, gpus)"
@@ -201,7 +206,7 @@ QUESTIONS: Final = (
         "How often did pods not get what they prefer?",
         (
             Panel(
-                "Preferences by what was got, a day", "Which of the fallback levels of their request pods were given.",
+                "Preferences by result, a day", "Which fallback level of their request pods got.",
                 (("sum by (got) (increase(gpu_topology_placement_preferences_total[1d]))", "{{got}}"),),
                 stacked=True,
             ),
@@ -216,8 +221,8 @@ QUESTIONS: Final = (
                 (
                     (
                         "(sum by (gpus) (increase(gpu_topology_placements_across_numa_total[1d]))"
-                        ' or 0 * sum by (gpus) (increase(gpu_topology_placements_total{gpus!~"1|part"}[1d])))'
-                        ' / (sum by (gpus) (increase(gpu_topology_placements_total{gpus!~"1|part"}[1d])) > 0)',
+                        ' or 0 * sum by (gpus) (increase(gpu_topology_placements_total{gpus!~"1|fraction"}[1d])))'
+                        ' / (sum by (gpus) (increase(gpu_topology_placements_total{gpus!~"1|fraction"}[1d])) > 0)',
                         "{{gpus}}",
                     ),
                 ),
@@ -226,19 +231,19 @@ QUESTIONS: Final = (
         ),
     ),
     Question(
-        "What keeps those that wait?",
+        "Why do pods wait?",
         (
             Panel(
                 "Waiting pods by cause",
-                "What keeps each waiting pod now. docs/monitoring.md says what each cause means.",
+                "The cause of each waiting pod now. docs/tasks/monitoring.md explains the causes.",
                 (("max by (cause) (gpu_topology_waiting_pods_by_cause)", "{{cause}}"),), stacked=True,
             ),
             Panel(
-                "Promises kept and taken back, a minute",
+                "Tentative placements kept and revoked, a minute",
                 "Tentative placements that became allocations, and those that were revoked, by cause.",
                 (
-                    ("60 * sum(rate(gpu_topology_promises_kept_total[5m]))", "kept"),
-                    ("60 * sum by (cause) (rate(gpu_topology_promises_withdrawn_total[5m]))", "{{cause}}"),
+                    ("60 * sum(rate(gpu_topology_tentative_placements_kept_total[5m]))", "kept"),
+                    ("60 * sum by (cause) (rate(gpu_topology_tentative_placements_revoked_total[5m]))", "{{cause}}"),
                 ),
             ),
         ),
@@ -262,7 +267,7 @@ QUESTIONS: Final = (
                 stacked=True,
             ),
             Panel(
-                "GPU-hours by namespace, a day", "GPU time of the last day, parts as fractions.",
+                "GPU-hours by namespace, a day", "GPU time of the last day, shares and MIG slices as fractions.",
                 (
                     (
                         "sum by (namespace)"
@@ -291,7 +296,7 @@ QUESTIONS: Final = (
         "Who is near a cap or a quota?",
         (
             Panel(
-                "What tenants have of their caps", "100 % is the cap of the policies file.",
+                "Used part of each tenant's cap", "100 % is the cap of the policies file.",
                 (
                     (
                         "max by (tenant) (gpu_topology_tenant_gpus) / max by (tenant) (gpu_topology_tenant_cap_gpus)",
@@ -301,22 +306,28 @@ QUESTIONS: Final = (
                 unit="percentunit", kind="bargauge", now=True,
             ),
             Panel(
-                "GPUs held by namespace", "GPUs that claims hold, parts as fractions.",
-                (("sum by (namespace) (gpu_topology:gpus_held:by_namespace{<namespace>,<product>})", "{{namespace}}"),),
+                "GPUs allocated by namespace", "GPUs that are allocated; a share or MIG slice counts as its fraction.",
+                (
+                    (
+                        "sum by (namespace) (gpu_topology:gpus_allocated:by_namespace{<namespace>,<product>})",
+                        "{{namespace}}",
+                    ),
+                ),
             ),
         ),
-        ("gputopo tenants", "gputopo quota"),
+        ("gputopo tenants", "kubectl get resourcequotas -A"),
     ),
     Question(
-        "Which GPUs are ill, and whose jobs are on them?",
+        "Which GPUs are unhealthy, and whose jobs are on them?",
         (
             Panel(
-                "GPUs with faults", "Which GPUs have which faults now. docs/hardware.md says what to do about each.",
+                "GPUs with faults",
+                "Which GPUs have which faults now. docs/internals/gpu-faults.md says what to do about each.",
                 (("max by (uuid, node, kind) (gpu_topology_gpu_fault_info{<node>})", ""),),
                 kind="table", now=True,
             ),
             Panel(
-                "Pods on GPUs with faults", "The pods whose claims hold GPUs with faults.",
+                "Pods on GPUs with faults", "The pods whose claims have GPUs with faults.",
                 (("gpu_topology:gpu_faults:by_pod{<namespace>,<node>}", ""),),
                 kind="table", now=True,
             ),
@@ -331,34 +342,34 @@ QUESTIONS: Final = (
         "Which processes use GPUs outside of any claim?",
         (
             Panel(
-                "GPUs that foreign processes keep",
-                "GPUs that are not handed out because processes without a claim use them.",
-                (("sum by (node) (gpu_topology_node_gpus_held{<node>})", "{{node}}"),),
+                "GPUs that foreign processes use",
+                "GPUs that no pod gets because processes without a claim use them.",
+                (("sum by (node) (gpu_topology_node_gpus_unaccounted{<node>})", "{{node}}"),),
             ),
         ),
         ("kubectl get events -A --field-selector reason=GPUUnhealthy",),
     ),
     Question(
-        "How full are GPUs that are shared or sliced?",
+        "How full are shared and sliced GPUs?",
         (
             Panel(
-                "Used of the GPUs that are in parts",
-                "How much of the GPUs with shares or MIG slices on them is allocated.",
-                (("gpu_topology:parts_occupancy{<product>}", "{{product}}: {{kind}}"),), unit="percentunit",
+                "Used fraction of shared and sliced GPUs",
+                "How much of the GPUs with shares or MIG slices is allocated.",
+                (("gpu_topology:fractions_occupancy{<product>}", "{{product}}: {{kind}}"),), unit="percentunit",
             ),
             Panel(
-                "GPUs in parts", "GPUs that have shares or MIG slices on them.",
-                (("max by (product, kind) (gpu_topology_gpus_in_parts{<product>})", "{{product}}: {{kind}}"),),
+                "Shared and sliced GPUs", "GPUs that have shares or MIG slices.",
+                (("max by (product, kind) (gpu_topology_gpus_in_fractions{<product>})", "{{product}}: {{kind}}"),),
             ),
         ),
         ("gputopo free",),
     ),
     Question(
-        "Is the driver itself well?",
+        "Does the driver itself work?",
         (
             Panel(
-                "Leaders, agents that are registered, webhooks",
-                "One leader, an agent for each node with GPUs, and as many webhooks as replicas.",
+                "Leaders, registered agents, webhooks",
+                "One leader, one agent for each node with GPUs, as many webhooks as replicas.",
                 (
                     ("sum(gpu_topology_controller_leads)", "leaders"),
                     ("sum(gpu_topology_node_registered)", "registered agents"),
@@ -366,7 +377,7 @@ QUESTIONS: Final = (
                 ),
             ),
             Panel(
-                "p99 of the parts' work", "How long admission, placing and preparing took, over five minutes.",
+                "p99 of the parts' work", "Time of admission, placing and preparing, over five minutes.",
                 (
                     (
                         "histogram_quantile(0.99, sum by (le)"
@@ -392,7 +403,7 @@ QUESTIONS: Final = (
                 unit="s", kind="stat", now=True,
             ),
             Panel(
-                "Policies in force", "0 while the policies file is bad: then the last good one is in force.",
+                "Policies in force", "0 if the policies file is invalid: then the last valid one is in force.",
                 (("min(gpu_topology_policies_valid)", "valid"),), kind="stat", now=True,
             ),
         ),
@@ -403,16 +414,16 @@ QUESTIONS: Final = (
 _HEAD: Final = """\
 # A platform team's questions
 
-*Reference.* What answers each question that a platform team asks.
+Find the command or the query that answers a platform team's question.
 
-Each is answered by a command, or by panels of the chart's dashboard (`metrics.dashboard.enabled`), whose queries stand
-here. Names that contain `:` are the recording rules of the chart (`metrics.prometheusRule.enabled`). `make metrics`
-writes this page from `docs/questions.py`; a test asks a real Prometheus each query, over a scrape of a cluster.
+The chart's dashboard has the same queries (`metrics.dashboard.enabled`). Names that contain `:` are recording
+rules of the chart (`metrics.prometheusRule.enabled`). `make metrics` writes this page from `docs/questions.py`. A test
+runs each query on a real Prometheus that scrapes a cluster.
 """
 
 
 def page() -> str:
-    """Return the whole of docs/questions.md."""
+    """Return the whole of docs/reference/questions.md."""
     parts = [_HEAD]
     for question in QUESTIONS:
         parts.append(f"## {question.text}\n")

@@ -30,8 +30,8 @@ _HEAD: Final = """\
 
 The nodes need the image: load it into their runtimes, or say by `image.repository` from where they pull it. A value
 that is not listed here is refused, and so is one of another kind. `helm show values` prints the file that this page is
-made from. The repository's `docs/install.md` says what a cluster needs, `docs/upgrading.md` how one release follows
-another.
+made from. The repository's `docs/start/install.md` says what a cluster needs, `docs/tasks/upgrading.md` how one release
+follows another.
 """
 
 

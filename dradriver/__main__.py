@@ -1,4 +1,7 @@
-"""``python -m dradriver node|controller|mps``: only what the chosen part needs is imported."""
+"""Runs one part of the driver: ``python -m dradriver node|controller|mps``.
+
+Only the modules of that part are imported: the node agent, for example, never loads numpy.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ python -m dradriver node --help, for one, lists the options."""
 
 
 def main(argv: list[str]) -> int:
-    """Run the named part and return the process's exit status."""
+    """Run the part that the first argument names, and return the process's exit status."""
     if argv[:1] == ["--version"]:
         print(__version__)
         return 0

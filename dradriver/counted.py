@@ -1,6 +1,8 @@
-"""Numbers with their nouns in texts for people: ``1 GPU``, ``2 GPUs``."""
+"""Numbers with their nouns in texts for people, ``1 GPU``, ``2 GPUs``, and the first entries of long lists."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def counted(number: float, noun: str, plural: str = "") -> str:
@@ -13,3 +15,9 @@ def counted(number: float, noun: str, plural: str = "") -> str:
     """
     shown = str(number) if isinstance(number, int) else f"{number:g}"
     return f"{shown} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def first_of(texts: Sequence[str], most: int) -> str:
+    """Return at most ``most`` of some texts, joined by commas, and how many more there are: ``a, b and 3 more``."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more

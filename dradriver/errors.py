@@ -1,4 +1,4 @@
-"""The base of every error this project raises on purpose."""
+"""The base class of every error that this project raises on purpose."""
 
 
 class DriverError(Exception):

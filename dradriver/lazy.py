@@ -1,4 +1,4 @@
-"""Names that a package offers and that load their module on first use (PEP 562)."""
+"""Lets a package offer names whose modules are loaded only on first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 def exports(package: str, names: Mapping[str, Collection[str]]) -> Callable[[str], Any]:
-    """Return the package's ``__getattr__``, which loads names on first use.
+    """Return a package's ``__getattr__`` that imports a module when its names are first used.
 
     Args:
-        package: Its ``__name__``.
-        names: By module below the package the names that it defines.
+        package: The package's ``__name__``.
+        names: By module of the package: the names that the package offers and this module defines.
     """
     module_of = {name: module for module, defined in names.items() for name in defined}
 

@@ -1,6 +1,6 @@
 """Why a pod waits, as a value: a cause for programs, and the text that people read.
 
-A reason is made where its figures are known, with its cause. Nothing reads a cause back from a text.
+The code that knows the figures creates the reason and sets its cause. No code derives a cause from a text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import msgspec
 
 
 class Cause(StrEnum):
-    """Why a pod waits. The values are labels of the metric of waiting pods."""
+    """Why a pod waits, for programs: one of a few fixed words.
+
+    The words are also label values of the metric that counts waiting pods.
+    """
 
     GPUS = "gpus"  # no set that it may use is free
     NEVER = "never"  # the cluster has no such set, even if it is empty
@@ -27,13 +30,24 @@ class Cause(StrEnum):
     POD = "pod"  # its own annotations, or a change of its claim by others
 
 
+def sentences(*texts: str) -> str:
+    """Return texts joined as sentences: each ends with a full stop. Empty texts are left out."""
+    return " ".join(text if text.endswith((".", "!", "?")) else f"{text}." for text in texts if text)
+
+
+def capitalized(text: str) -> str:
+    """Return a text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
 class Reason(msgspec.Struct, frozen=True):
-    """Why a pod waits.
+    """Why a pod waits, for the pod's owner, for example as the pod's annotation.
 
     Attributes:
-        cause: For programs.
-        text: For people.
-        stable: The text without figures that change all the time; empty if it has none of these.
+        cause: The cause, for programs.
+        text: The text, in sentences for people.
+        stable: The same text without figures that change all the time, such as the number of free GPUs. Empty if
+            ``text`` has no such figures.
     """
 
     cause: Cause
@@ -47,13 +61,20 @@ class Reason(msgspec.Struct, frozen=True):
         return bool(self.text)
 
     def add(self, text: str, cause: Cause | None = None) -> Reason:
-        """Return the same reason with a further sentence; it has another cause if that says more."""
+        """Return this reason with one more sentence, ``text``; an empty text adds nothing.
+
+        The result has another cause if ``cause`` is given.
+        """
         if not text:
             return Reason(cause or self.cause, self.text, self.stable)
-        stable = f"{self.stable}; {text}" if self.stable else ""
-        return Reason(cause or self.cause, f"{self.text}; {text}", stable)
+        stable = sentences(self.stable, text) if self.stable else ""
+        return Reason(cause or self.cause, sentences(self.text, text), stable)
 
     @property
     def without_figures(self) -> Reason:
-        """Return the same reason without figures that change all the time."""
+        """Return the reason with its stable text, without figures that change all the time.
+
+        The stable text is for the annotation that tells the pod's owner why the pod waits. So the annotation is not
+        written again for each change of a figure.
+        """
         return Reason(self.cause, self.stable) if self.stable else self

@@ -53,24 +53,27 @@ def install_wheels(target: Path, contents: dict[str, Any], *, python: str, machi
     )
 
 
-def install_ours(target: Path, *, tools: Path) -> None:
-    """Build our wheel and install it into ``target``.
+def install_ours(target: Path, *, tools: Path, wheel: Path | None = None) -> None:
+    """Install our wheel into ``target``. It is built first, unless it is given.
 
     Args:
         target: The folder to install into.
-        tools: Where the locked build backend is, or is to be put.
+        tools: The folder of the locked build backend. It is filled if it does not exist.
+        wheel: The wheel of a release.
 
     Raises:
         AssembleError: The wheel cannot be built.
     """
-    if not tools.exists():
-        _pip_install(tools, *_LOCKED, lock=ROOT / "requirements/build.txt")
     with tempfile.TemporaryDirectory() as folder:
-        run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], PYTHONPATH=str(tools))
-        (wheel,) = Path(folder).glob("*.whl")
+        if wheel is None:
+            if not tools.exists():
+                _pip_install(tools, *_LOCKED, lock=ROOT / "requirements/build.txt")
+            run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], PYTHONPATH=str(tools))
+            (wheel,) = Path(folder).glob("*.whl")
         name, version = wheel.name.split("-")[:2]
-        # By name: pip would record the temporary path of a file, and no two images would be the same.
-        _pip_install(target, "--upgrade", "--no-index", "--no-deps", f"--find-links={folder}", f"{name}=={version}")
+        # By name: pip would record the path of a file, and no two images would be the same.
+        links = f"--find-links={wheel.parent}"
+        _pip_install(target, "--upgrade", "--no-index", "--no-deps", links, f"{name}=={version}")
 
 
 def write_programs(target: Path, programs: Mapping[str, str]) -> None:

@@ -34,13 +34,14 @@ PLATFORMS: Final = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 _DEBIANS: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # Go calls them so, too
 _BASE_INPUTS: Final = ("image/contents.toml", "image/assemble.py", "image/build.py", "requirements/[br]*.txt")
 _TOOLKIT_INPUTS: Final = ("image/toolkit/*",)
+_OCI_WRITER: Final = "tests/cluster/oci.py"
 _OUR_INPUTS: Final = (
     "pyproject.toml",
     "README.md",
     "LICENSE",
     "dradriver/**/*",
     "webhook/**/*",
-    "tests/cluster/oci.py",
+    _OCI_WRITER,
 )
 _OURS: Final = ("dradriver", "webhook")
 
@@ -56,13 +57,16 @@ def _readable() -> Iterator[None]:
 
 
 @_readable()
-def build(output: Path | None = None, *, reference: str = REFERENCE, machine: str = "") -> Path:
-    """Return the path of the image's OCI tar, built from the working tree unless it is there already.
+def build(
+    output: Path | None = None, *, reference: str = REFERENCE, machine: str = "", wheel: Path | None = None
+) -> Path:
+    """Return the path of the image's OCI tar. It is built from the working tree, unless it exists already.
 
     Args:
         output: Where to put it; in the cache folder unless given.
         reference: The image's name and tag.
         machine: What it runs on, as uname says it; this machine by default.
+        wheel: The wheel of a release, which the image has in place of the working tree's code.
 
     Raises:
         Unavailable: This machine cannot build it; the message is the reason in one line.
@@ -76,7 +80,11 @@ def build(output: Path | None = None, *, reference: str = REFERENCE, machine: st
         raise Unavailable("building the image for another machine needs Debian's own version of Python to run this")
     output = (output or cache_folder() / "image" / f"gpu-topology-dra{suffix}.tar").absolute()
     base_key = _hash([release, machine], _BASE_INPUTS)
-    key = _hash([base_key, reference], (*_OUR_INPUTS, *_TOOLKIT_INPUTS))
+    if wheel is None:
+        key = _hash([base_key, reference], (*_OUR_INPUTS, *_TOOLKIT_INPUTS))
+    else:
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        key = _hash([base_key, reference, digest], (_OCI_WRITER, *_TOOLKIT_INPUTS))
     stamp = output.with_name(output.name + ".inputs")
     folder = cache_folder() / "image"
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +100,7 @@ def build(output: Path | None = None, *, reference: str = REFERENCE, machine: st
         shutil.rmtree(rootfs, ignore_errors=True)
         shutil.copytree(base / "root", rootfs, symlinks=True, copy_function=os.link)
         shutil.copytree(toolkit(machine), rootfs / contents["toolkit"]["folder"].lstrip("/"), copy_function=os.link)
-        _add_ours(rootfs, contents, base=base, machine=machine)
+        _add_ours(rootfs, contents, base=base, machine=machine, wheel=wheel)
         stamp.unlink(missing_ok=True)
         run = contents["run"]
         write_oci_tar(
@@ -179,11 +187,11 @@ def _build_base(base: Path, contents: dict[str, Any], release: str, machine: str
     fresh.rename(base)
 
 
-def _add_ours(rootfs: Path, contents: dict[str, Any], *, base: Path, machine: str) -> None:
+def _add_ours(rootfs: Path, contents: dict[str, Any], *, base: Path, machine: str, wheel: Path | None) -> None:
     """Add our own packages to the root."""
     folder = contents["app"]["folder"]
     app = rootfs / folder.lstrip("/")
-    assemble.install_ours(app, tools=base / "tools")
+    assemble.install_ours(app, tools=base / "tools", wheel=wheel)
     assemble.prune(app, contents["app"]["prune"])
     assemble.write_programs(app, contents["app"]["programs"])
     _compile(rootfs, [f"{folder}/{name}" for name in _OURS], machine)
@@ -268,11 +276,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="the OCI tar to write (default: in the cache folder)")
     parser.add_argument("--reference", default=REFERENCE, help="the image's name and tag (default: %(default)s)")
     parser.add_argument("--platform", choices=PLATFORMS, help="what it runs on (default: this machine)")
+    parser.add_argument("--wheel", type=Path, help="the wheel of a release to install (default: the working tree)")
     arguments = parser.parse_args()
     start = time.monotonic()
     try:
         machine = PLATFORMS.get(arguments.platform, "")
-        path = build(arguments.output, reference=arguments.reference, machine=machine)
+        path = build(arguments.output, reference=arguments.reference, machine=machine, wheel=arguments.wheel)
     except (Unavailable, assemble.AssembleError) as error:
         sys.exit(str(error))
     _say(f"{path}: {path.stat().st_size / 1e6:.0f} MB in {time.monotonic() - start:.1f} s")

@@ -132,13 +132,18 @@ def changelog(root: Path, folder: Path, *, seconds: int) -> Path:
         seconds: The release's date, as seconds since 1970.
 
     Raises:
-        ReleaseError: towncrier failed, or CHANGELOG.md lacks its marker.
+        ReleaseError: towncrier failed, CHANGELOG.md lacks its marker, or it has this version already.
     """
     head, marker, older = (root / "CHANGELOG.md").read_text("utf-8").partition(_MARKER)
     if not marker:
         raise ReleaseError(f"CHANGELOG.md lacks the line {_MARKER.strip()}, below which releases stand: write it")
     news = ""
     if any((root / "changes").glob("*.md")):
+        if f"\n## {version(root)} (" in older:
+            raise ReleaseError(
+                f"CHANGELOG.md has a section of {version(root)}, and changes/ has later changes: "
+                "raise the version in dradriver/__init__.py and Chart.yaml"
+            )
         date = time.strftime("%Y-%m-%d", time.gmtime(seconds))
         command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", version(root), "--date", date]
         news = _run(command, root, dict(os.environ)).strip() + "\n"

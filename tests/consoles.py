@@ -8,17 +8,18 @@ from typing import Final, NamedTuple
 
 from tests.paths import REPO
 
-EXAMPLES: Final = REPO / "docs" / "examples.md"
-GANGS: Final = REPO / "docs" / "gangs.md"
-INSTALL: Final = REPO / "docs" / "install.md"
+EXAMPLES: Final = REPO / "docs" / "start" / "examples.md"
+GANGS: Final = REPO / "docs" / "tasks" / "gangs.md"
+INSTALL: Final = REPO / "docs" / "start" / "install.md"
 README: Final = REPO / "README.md"
-TROUBLESHOOTING: Final = REPO / "docs" / "troubleshooting.md"
-PAGES: Final = (README, EXAMPLES, GANGS, INSTALL, TROUBLESHOOTING)  # those that show sessions
+TROUBLESHOOTING: Final = REPO / "docs" / "runbooks" / "troubleshooting.md"
+TUTORIAL: Final = REPO / "docs" / "start" / "tutorial.md"
+PAGES: Final = (README, EXAMPLES, GANGS, INSTALL, TROUBLESHOOTING, TUTORIAL)  # those that show sessions
 LEFT_OUT: Final = "..."  # a line that stands for any lines
 # What differs from run to run, and what it is compared as. Names come first: one can end like a time ("-46046d").
 _VARIES: Final = (
     (re.compile(r"\bgpus-[a-z2-7]{10}\b"), "CLAIM"),
-    (re.compile(r"\b(gang-job-\d)-[a-z0-9]{5}\b"), r"\1-POD"),
+    (re.compile(r"\b((?:gang-job|second)-\d)-[a-z0-9]{5}\b"), r"\1-POD"),
     (re.compile(r"\b(Pod |by )[a-z0-9-]+/"), r"\1NAMESPACE/"),
     (re.compile(r"\b\d+ (ms|s|min|h)\b"), "TIME"),
     (re.compile(r"\b(\d+(ms|s|m|h|d))+\b"), "TIME"),
@@ -57,9 +58,11 @@ def commands(document: Path) -> list[Command]:
 
 def differs(command: Command, printed: str) -> str:
     """Return the first line of a command's output that is not printed where it should be; empty if all is."""
-    lines = [_compared(line) for line in printed.splitlines()]
+    lines, shown = [_compared(line) for line in printed.splitlines()], command.output
+    if command.text.startswith("kubectl wait "):  # it names objects in the order in which they met the condition
+        lines, shown = sorted(lines), tuple(sorted(shown))
     at, free = 0, False
-    for line in command.output:
+    for line in shown:
         if line.strip() == LEFT_OUT:
             free = True
             continue

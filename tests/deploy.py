@@ -24,6 +24,7 @@ Target = Cluster | KindCluster
 NAMESPACE = "gpu-topology"
 RELEASE = "gpu-topology"
 CHART = REPO / "helm" / "gpu-topology-dra"
+RELEASES: Final = REPO / "tests" / "releases"
 IMAGE = "gpu-topology-dra"
 TAG = "test"
 MACHINES = {"node-a": "dgx1-v100", "node-b": "dgx-h100"}  # what the two nodes pretend to be
@@ -32,11 +33,14 @@ _EXCLUSIVE = "exclusiveTo=namespace"
 _MODES = ((SHARED, ("shared=time-slicing", _EXCLUSIVE)), (SLICED, ("mig=dynamic",)))
 
 
-def build_image() -> Path:
-    """Return the image's archive, built from this checkout unless it is there already."""
-    archive = cache_folder() / "image" / "gpu-topology-dra.tar"
+def build_image(release: str = "") -> Path:
+    """Return the image's archive, of this checkout or of a release. It is built unless it exists already."""
+    archive = cache_folder() / "image" / f"gpu-topology-dra{release and '-' + release}.tar"
     archive.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "image/build.py", "--output", str(archive), "--reference", f"{IMAGE}:{TAG}"]
+    command = [sys.executable, "image/build.py", "--output", str(archive), "--reference", f"{IMAGE}:{release or TAG}"]
+    if release:
+        (wheel,) = RELEASES.glob(f"gpu_topology_dra-{release}-*.whl")
+        command += ["--wheel", str(wheel)]
     subprocess.run(command, cwd=REPO, check=True)
     return archive
 
@@ -65,14 +69,17 @@ def install(
     driver_root: str | None = None,
     device_root: str | None = None,
     exclusive: bool = True,
+    release: str = "",
 ) -> None:
-    """Install or upgrade the chart with this checkout's image; returns once every part is ready and has the policies.
+    """Install or upgrade the chart, and wait until every part is ready and has the policies.
+
+    Chart and image are those of this checkout, or of the release that ``release`` names, whose files are in RELEASES.
 
     With ``driver_root`` the nodes' GPUs are those that the NVIDIA driver there tells of, with ``device_root`` those of
     AMD that a /sys there tells of; else they are simulated, and parts are handed out as ``policies`` says.
     """
     if isinstance(cluster, Cluster):
-        cluster.load_image(build_image())
+        cluster.load_image(build_image(release))
     else:
         cluster.load_driver()
     if driver_root is None and device_root is None:
@@ -86,9 +93,10 @@ def install(
         discovery = ["discovery=nvml", f"driverRoot={driver_root}"]
         if device_root is not None:
             discovery = ["discovery=amd", f"deviceRoot={device_root}"]
-    values = [f"image.repository={IMAGE}", f"image.tag={TAG}", *discovery, *settings]
+    values = [f"image.repository={IMAGE}", f"image.tag={release or TAG}", *discovery, *settings]
+    chart = RELEASES / f"gpu-topology-dra-{release}.tgz" if release else CHART
     cluster.helm(
-        *("upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"),
+        *("upgrade", "--install", RELEASE, str(chart), "--namespace", NAMESPACE, "--create-namespace"),
         # Tests change the policies file by kubectl, too; Helm 3, which kind may come with, knows no such conflicts.
         *(("--force-conflicts",) if isinstance(cluster, Cluster) else ()),
         *(word for value in values for word in ("--set", value)),

@@ -1,37 +1,37 @@
-"""The admission server: a pod's words and GPU limits become a gate and a claim's name, and bad words are refused.
+"""The admission server: turns a pod's annotations and GPU limits into a scheduling gate and a claim, or refuses them.
 
-A review of a pod goes down this list once: it is read, decided about, and answered by a patch.
+A review of a pod passes these modules once, from top to bottom: it is read, decided, and answered with a patch.
 
-    server        HTTP: requests in, within bounds, and answers out
-    body          the body of a request; cuts off slow senders
+    server        HTTP server: receives requests, within bounds, and sends answers
+    body          the body of a request; ends requests of slow senders
     bytes_in_flight  shares the bytes of large bodies among the addresses that send them
-    review        the form of an admission review's question and answer
-    admission     which reviews are answered by what, counted
-    pod_view      a pod as it is read: typed, only the fields that decisions are made from
-    bounds        how much of each the pod may hold
+    review        the format of an admission review's question and answer
+    admission     which function answers which review, with metrics
+    pod_view      a pod as it is read: typed, only the fields that the webhook uses
+    bounds        the largest size of each part of a pod
 
-    create        what a new pod should be
-    translate     the same for a pod that has GPU limits and no word of ours, in namespaces labelled for it
-    update        what a changed pod should be: what the driver wrote is carried over
+    create        the desired fields of a new pod
+    translate     the same for a pod with only GPU limits, in namespaces with a label for it
+    update        the desired fields of a changed pod: keeps the fields that the driver wrote
     gpu_limits    reads the GPU limits of a pod's containers
     template_reference  finds the claim template that a pod refers to for its GPUs
-    scheduler_placed  what the scheduler can follow by itself of a pod that it places alone
-    addon         what a pod cannot have where another driver hands out the GPUs
-    kueue         sees to it that Kueue charges what a pod will have
-    gang          that a gang can be there as a whole
-    pod_groups    which pods leave the PodGroup that the Job controller made for them
-    harmful_settings  warns of variables and settings that spoil what the driver does
+    scheduler_placed  which annotations the scheduler can follow for a pod that only it places
+    addon         what a pod cannot request if another driver allocates the GPUs
+    kueue         ensures that Kueue charges the GPUs that a pod will have
+    gang          refuses gangs whose pods can never all exist at the same time
+    pod_groups    which pods leave the PodGroup that the Job controller created for them
+    harmful_settings  warns of variables and settings that undo the driver's work
     effects       warns of annotations without effect
-    desired       what a decision comes to: the fields that are the driver's, as they should be
-    patch         the desired fields, written as a JSON Patch of what was sent
+    desired       the result of a decision: the desired values of the driver's fields
+    patch         writes the desired fields as a JSON Patch of the sent pod
 
-    workloads     Jobs, Deployments and others that make pods: their words go into the templates
-    disruption    warns of a Job that fails where others' pods end its own
-    validate      claims and templates with configurations for this driver, or of parts of GPUs
+    workloads     Jobs, Deployments and others that create pods: copies their annotations into the pod templates
+    disruption    warns about a gang's Job that one eviction of its pods can fail
+    validate      checks claims and templates with configurations for this driver, or for fractions of GPUs
 
-    certificates  says which certificates there should be
+    certificates  decides which certificates there should be
     certificate_keeper   keeps these in a Secret
-    mounted_certificate  serves files of somebody else instead
-    tls           the context that both load
-    __main__      puts the process together
+    mounted_certificate  serves certificate files that another program renews
+    tls           the TLS context that both load certificates into
+    __main__      starts the process
 """

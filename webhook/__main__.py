@@ -1,4 +1,4 @@
-"""``python -m webhook``: the admission server."""
+"""The program ``python -m webhook``: the admission server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dradriver.process import options
 
 
 class Options(options.Common):
-    """What the command line says."""
+    """The options on the admission server's command line."""
 
     namespace: str
     service: str
@@ -39,12 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None = None) -> Options:
     """Return the options on the main program's command line.
 
-    If they are wrong, the process ends with usage and status 2.
+    If they are wrong, the process prints its usage and ends with status 2.
     """
     made = parser()
     args = made.parse_args(argv, namespace=Options())
     if args.certificates == "mounted" and args.certificate_dir is None:
-        made.error("--certificates=mounted needs --certificate-dir")
+        made.error("--certificates=mounted needs --certificate-dir.")
     return args
 
 
@@ -52,16 +52,26 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the main program's command line."""
     made = options.parser(
         "python -m webhook",
-        "Admission server of gpu.topology.",
+        "The webhook: admits, changes and refuses pods with gpu.topology annotations.",
         health_port=8083,
         namespace="the service and of the certificates' secret",
     )
     add = made.add_argument
     add("--service", required=True, help="name of the service that the API server calls")
     add("--secret", default="", help="secret that keeps self-managed certificates (default: SERVICE-certificates)")
-    add("--mutating-configuration", default="", metavar="NAME", help="MutatingWebhookConfiguration to set caBundle of")
-    add("--validating-configuration", default="", metavar="NAME", help="ValidatingWebhookConfiguration, the same")
-    add("--controller-user", required=True, help="user name of the controller: system:serviceaccount:NAMESPACE:NAME")
+    add(
+        "--mutating-configuration",
+        default="",
+        metavar="NAME",
+        help="MutatingWebhookConfiguration that gets the CA bundle",
+    )
+    add(
+        "--validating-configuration",
+        default="",
+        metavar="NAME",
+        help="ValidatingWebhookConfiguration that gets the CA bundle",
+    )
+    add("--controller-user", required=True, help="user name of the controller, system:serviceaccount:NAMESPACE:NAME")
     add("--port", type=int, default=8443, help="HTTPS port (default: %(default)s)")
     add("--certificates", choices=("self-managed", "mounted"), default="self-managed")
     add("--certificate-dir", type=Path, metavar="DIR", help="folder with tls.crt and tls.key, for mounted certificates")

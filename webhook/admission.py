@@ -1,4 +1,7 @@
-"""What is answered to a review: which pods and claims are looked at, by what, and how that is counted."""
+"""Passes each admission review to the function that answers it, for pods, workloads and claims. Counts metrics.
+
+``server.Endpoint`` calls it.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +48,12 @@ _Create = Callable[[pod_view.Pod, Policies], tuple[desired.Desired | None, list[
 
 
 class Admission:
-    """Answers reviews of pods and claims.
+    """Answers reviews of pods, workloads and claims.
 
     Args:
-        controller_user: The controller's user name; its updates of pods pass untouched.
-        policies: What names of policies and workloads stand for; the defaults without it.
-        keeps_nvsentinel: Whether the controller writes NVSentinel's annotation, which then nobody else changes.
+        controller_user: The controller's user name. The webhook does not change pods in the controller's updates.
+        policies: The policies file, which defines the names of policies and workloads. Without it, the defaults apply.
+        keeps_nvsentinel: Whether the controller writes NVSentinel's annotation. Then other users cannot change it.
     """
 
     def __init__(
@@ -74,10 +77,10 @@ class Admission:
         return tuple(self._paths)
 
     def answer(self, path: str, body: bytes) -> bytes:
-        """Return the admission answer to a review that came to one of the paths.
+        """Return the admission answer to a review that was posted to one of the paths.
 
         Raises:
-            ReviewError: The body is no review.
+            ReviewError: The body is not a review.
         """
         started = time.perf_counter()
         operation, result = "other", "invalid"
@@ -91,11 +94,12 @@ class Admission:
         return encoded
 
     def mutate_pod(self, request: review.Request, *, created: _Create = create.create) -> Answer:
-        """Return the admission answer to CREATE or UPDATE of a pod; anything else passes.
+        """Return the admission answer to CREATE or UPDATE of a pod; other operations are allowed.
 
         Args:
-            request: The question.
-            created: What decides about a new pod.
+            request: The review's request.
+            created: The function that decides about a new pod, for example a different one for pods with only GPU
+                limits.
         """
         # The controller's own updates (notes, gates) are right already.
         by_controller = request.operation == "UPDATE" and request.user_info.username == self._controller_user
@@ -118,7 +122,10 @@ class Admission:
         return review.allow(request, patch=pod_patch, warnings=warnings), "patched" if pod_patch else "allowed"
 
     def mutate_workload(self, request: review.Request) -> Answer:
-        """Return the admission answer to CREATE or UPDATE of what makes pods; anything else passes."""
+        """Return the admission answer to CREATE or UPDATE of a workload that creates pods.
+
+        Other operations are allowed.
+        """
         if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
             return review.allow(request), "allowed"
         try:
@@ -130,7 +137,10 @@ class Admission:
         return review.allow(request, patch=made, warnings=warnings), "patched" if made else "allowed"
 
     def validate_claim(self, request: review.Request) -> Answer:
-        """Return the admission answer to CREATE or UPDATE of a claim or template; anything else passes."""
+        """Return the admission answer to CREATE or UPDATE of a claim or claim template.
+
+        Other operations are allowed.
+        """
         if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
             return review.allow(request), "allowed"
         try:

@@ -1,4 +1,4 @@
-"""The body of a request while its sender sends it: ``server.Endpoint`` reads it, and cuts off a sender that is slow."""
+"""The body of a request while it arrives: ``server.Endpoint`` reads it, and ends the request if its sender is slow."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _TICK_S: Final = 0.05
 
 
 class Body:
-    """What has come of a body.
+    """The body of an HTTP request: the bytes that have arrived so far.
 
     Args:
-        content: What the sender sends.
-        limit: Ends the request early if the sender is slow.
-        grace_s: Seconds that the sender may be behind ``RATE``.
+        content: The stream from the sender.
+        limit: The timeout of the request (``asyncio.Timeout``). To end the request early, this object sets it to the
+            present time.
+        grace_s: For how many seconds the sender may be slower than ``RATE``.
     """
 
     def __init__(self, content: StreamReader, *, limit: asyncio.Timeout, grace_s: float = GRACE_S) -> None:
@@ -32,13 +33,14 @@ class Body:
         self.is_cut_off = False  # whether the request was ended because others need its bytes
 
     async def read(self, most: int, *, is_waited_for: Callable[[], bool] = bool) -> bool:
-        """Read until the request's body ends or has more than so many bytes; return whether it ended.
+        """Read until the body ends or exceeds a size. Return whether the body ended.
 
-        The sender's time runs only meanwhile: it is not the sender's fault if the server reads nothing.
+        The sender's time runs only during this call, because a sender cannot send while the server does not read.
 
         Args:
-            most: Bytes.
-            is_waited_for: Whether others wait for the bytes that this body has borrowed; False without it.
+            most: The largest size, bytes.
+            is_waited_for: Returns whether others wait for the bytes that this body has borrowed. Then a slow sender
+                gets less time. By default it returns False.
         """
         self._is_waited_for = is_waited_for
         with self._watched():
@@ -51,11 +53,11 @@ class Body:
         return False
 
     def whole(self) -> bytes:
-        """Return what was read of a request's body."""
+        """Return the bytes of the request's body that were read."""
         return b"".join(self._parts)
 
     def cut_off(self) -> None:
-        """End the request whose body is read, if the server waits for the sender."""
+        """End the request early if the server is waiting for the sender's next bytes; else do nothing."""
         if self._is_read_now and not self._limit.expired():
             self.is_cut_off = True
             self._limit.reschedule(asyncio.get_running_loop().time())

@@ -1,4 +1,7 @@
-"""How much a pod may hold of what the driver has to read: far more than real pods do, and no more than is cheap."""
+"""The largest sizes of the parts of a pod: far more than real pods have, and cheap to read.
+
+``create``, ``update`` and ``translate`` check them before they read other fields of a pod.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +32,31 @@ _LIST: Final = msgspec.json.Decoder(list[_Anything] | None)
 
 
 def check(pod: pod_view.Pod, live: pod_view.Pod | None = None) -> None:
-    """Raise an error unless a pod is within bounds, or exceeds them no further than the live pod does already.
+    """Raise an error if a part of a pod is too large.
+
+    In an update, a part that is too large in the stored pod already may keep its size.
+
+    Args:
+        pod: The pod as sent.
+        live: The pod as stored; None for a new pod.
 
     Raises:
-        WordError: A part is too long; the message names it.
+        WordError: A part is too large; the message names it.
     """
     for path, size, most, unit in _parts_beyond_bounds(pod):
         was = () if live is None else [size for beyond, size, *_ in _parts_beyond_bounds(live) if beyond == path]
         if size > max(was, default=0):
-            raise WordError(f"{path}: {size} {unit}; a pod whose GPUs the driver chooses has at most {most}")
+            raise WordError(
+                f"{path}: {size} {unit}, and a pod whose GPUs the driver chooses can have at most {most}. Make it "
+                f"smaller."
+            )
 
 
 def _parts_beyond_bounds(pod: pod_view.Pod) -> Iterator[tuple[str, int, int, str]]:
-    """Yield path, size, bound and unit of each part of a pod beyond its bound.
+    """Yield path, size, bound and unit of each part of a pod that is larger than its bound.
 
-    Lists in the spec are decoded only if their JSON is within the bound of bytes, so that nothing large is decoded.
-    Short JSON is not decoded either, because it cannot have too many entries.
+    A list in the spec is decoded only to count its entries. If its JSON has too many bytes, it is not decoded, so that
+    nothing large is decoded. If its JSON is short, it is not decoded either, because it cannot have too many entries.
 
     Raises:
         WordError: JSON that is decoded is not of the expected type, so the webhook refuses the pod.

@@ -1,7 +1,8 @@
-"""How many bytes of large request bodies the server holds at once, and how the senders' addresses share these bytes.
+"""Limits how many bytes of large request bodies the server holds at once, and shares them among the senders.
 
-``server.Endpoint`` borrows the size of a large body before it reads the body on. As with connections
-(``dradriver/process/server_connections.py``), the address that holds most gives way to one that waits and holds less.
+``server.Endpoint`` calls it. When a body turns out to be large, the endpoint first borrows as many bytes as the body's
+size, and then reads the rest of the body. As with connections (``dradriver/process/server_connections.py``), an address
+that waits takes bytes from the address that holds most.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ class _Loan:
 
 
 class Budget:
-    """Bytes that are lent out: first to the address that holds least, then to the body that is due first.
+    """Lends bytes to bodies: first to the address with the fewest bytes.
 
-    A body is due after the time that it takes at ``RATE``, and after ``MOST_DELAY_S`` at the latest. So small bodies
-    overtake large ones, and none waits forever.
-    An address that sends alone can hold all bytes. If an address waits that holds less than another, the oldest loan of
-    the address that holds most is revoked once its term is over. Loans of one address never revoke each other.
+    Among addresses with the same number of bytes, the body that is due first gets its bytes first. A body is due after
+    the time that it takes at ``RATE``, and after ``MOST_DELAY_S`` at the latest. So small bodies overtake large ones,
+    and no body waits forever.
+
+    An address that sends alone can hold all bytes. If another address that holds less must wait, the oldest loan of the
+    address that holds most is revoked, but not before its term is over. Loans of one address never revoke each other.
 
     Args:
-        size: Most bytes lent at once; no single loan may be larger.
+        size: How many bytes can be lent at once. No single loan can be larger.
         term_s: Seconds for which a loan cannot be revoked.
     """
 
@@ -52,17 +55,18 @@ class Budget:
         self._timer: asyncio.TimerHandle | None = None  # the next look whether a loan's term is over
 
     def is_waited_for(self) -> bool:
-        """Return whether a body waits for bytes in flight."""
+        """Return whether a body waits because too few bytes are left to borrow."""
         return bool(self._waiting)
 
     @contextlib.asynccontextmanager
     async def lent(self, size: int, *, address: str, revoke: Callable[[], None]) -> AsyncIterator[None]:
-        """Wait until a body may have so many bytes in flight, and reserve them while the block runs.
+        """Wait until a body can borrow bytes, and reserve them while the ``async with`` block runs.
 
         Args:
             size: Number of bytes.
             address: The sender's address. Addresses with fewer reserved bytes are served first.
-            revoke: Makes the block end soon, because others wait; it may be called more than once.
+            revoke: Called if other addresses wait for these bytes. The function must make the ``async with`` block end
+                soon. It can be called more than once.
         """
         due = asyncio.get_running_loop().time() + min(size / RATE, MOST_DELAY_S)
         loan = _Loan(address, size, revoke, due=due)

@@ -1,4 +1,7 @@
-"""Self-managed certificates: kept in a Secret that all replicas share, and trusted through ``caBundle``."""
+"""Keeps the webhook's own certificates: in a Secret that all replicas share, trusted through ``caBundle``.
+
+The main program runs it unless another program, such as cert-manager, provides the certificates.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,15 @@ _ATTEMPTS: Final = 5
 
 
 def utc_now() -> datetime.datetime:
-    """Return the time by which certificates are kept: now, in UTC."""
+    """Return the present time in UTC."""
     return datetime.datetime.now(datetime.UTC)
 
 
 class Keeper:
-    """Keeps the Secret, the ``caBundle`` of the webhook configurations and the served certificate right.
+    """Keeps three things current: the Secret, the webhook configurations' ``caBundle``, and the served certificate.
 
-    Replicas need no leader: each write names the version that it is based on, and whoever comes second reads again and
-    takes what the first one wrote.
+    Replicas need no leader. Each write names the version that it is based on. If another replica wrote first, the write
+    fails. Then this replica reads the Secret again and uses the certificates of the other replica.
     """
 
     def __init__(
@@ -57,11 +60,14 @@ class Keeper:
         self._served: certificates.Bundle | None = None  # the certificates that are served; None at first
 
     def ready(self) -> bool:
-        """Return whether the API server trusts the certificate that is served, and that has not expired."""
+        """Return whether a valid certificate is served whose authority the API server trusts.
+
+        If not, the API server cannot call the webhook.
+        """
         return self._served is not None and self._now() < certificates.expires(self._served)
 
     async def run(self) -> None:
-        """Keep the certificates for ever: run ``step`` every few seconds; an error that repeats is logged once."""
+        """Run ``step`` every few seconds for ever. An error that repeats is logged once."""
         last = ""
         while True:
             try:
@@ -71,18 +77,18 @@ class Keeper:
             except (DriverError, TimeoutError) as error:
                 text = str(error) or f"not done within {RUN_S:g} s"
                 if text != last:
-                    logger.warning("certificates: %s", text)
+                    logger.warning("The certificates of the webhook cannot be renewed: %s", text)
                 last = text
             await asyncio.sleep(PERIOD_S)
 
     async def step(self) -> None:
-        """Renew the certificates if that is due, and serve the current one.
+        """Renew the certificates if they are due, and serve the current one.
 
-        The API server trusts an authority before a certificate of it is served.
+        An authority is published for the API server before a certificate that it issued is served.
 
         Raises:
-            ApiError: The API server refused; the certificate served so far goes on.
-            Unreachable: No answer from it.
+            ApiError: The API server refused; the server continues with its present certificate.
+            Unreachable: The API server does not answer.
         """
         # 1. Read the Secret, and write a renewed bundle. Another replica may write first: then read again.
         for _ in range(_ATTEMPTS):
@@ -96,7 +102,7 @@ class Keeper:
             if new_bundle == bundle or await self._write_secret(new_bundle, secret):
                 break
         else:
-            raise DriverError(f"secret {self._namespace}/{self._secret} is being changed by somebody else all the time")
+            raise DriverError(f"secret {self._namespace}/{self._secret} is changed by another writer all the time")
 
         # 2. Publish a new authority, then serve the certificate.
         if new_bundle != bundle:
@@ -115,7 +121,12 @@ class Keeper:
             raise
 
     async def _write_secret(self, bundle: certificates.Bundle, old: dict[str, Any] | None) -> bool:
-        """Return whether the Secret now holds the bundle; false where another writer came first."""
+        """Write the certificates into the Secret. Return false if another replica wrote it first.
+
+        Args:
+            bundle: The certificates and keys.
+            old: The Secret that is replaced; None to create it.
+        """
         data = certificates.to_data(bundle)
         owners = await self._owners() if old is None else []
         try:
@@ -133,11 +144,14 @@ class Keeper:
         return True
 
     async def _owners(self) -> list[dict[str, Any]]:
-        """Return with what a new Secret goes: an uninstallation takes the configuration, and none is made after it.
+        """Return the owner references for a new Secret: its owner is the first webhook configuration.
+
+        An uninstallation deletes this configuration, and Kubernetes then deletes the Secret. Without the configuration
+        no new Secret is created.
 
         Raises:
-            ApiError: There is no such configuration (yet, or any more), or the API server refuses.
-            Unreachable: No answer from it.
+            ApiError: The configuration does not exist (yet, or any more), or the API server refuses.
+            Unreachable: The API server does not answer.
         """
         for resource, name in self._configurations.items():
             found = await self._client.get(resource, name)
@@ -146,7 +160,10 @@ class Keeper:
         return []
 
     async def _publish_authorities(self, authorities: str) -> None:
-        """Set ``caBundle`` where it differs, a fresh install's or one that an upgrade has reset."""
+        """Set ``caBundle`` in the webhook configurations to ``authorities`` if it differs.
+
+        It differs after a new installation, and after an upgrade that reset it.
+        """
         wanted = base64.b64encode(authorities.encode()).decode()
         for resource, name in self._configurations.items():
             configuration = await self._client.get(resource, name)
@@ -161,6 +178,11 @@ class Keeper:
 
 
 def configurations(*, mutating: str, validating: str) -> dict[Resource, str]:
-    """Return the webhook configurations whose certificates to keep, without those that have no name."""
+    """Return the names of the webhook configurations that get a ``caBundle``, by resource.
+
+    Args:
+        mutating: The name of the MutatingWebhookConfiguration; empty for none.
+        validating: The name of the ValidatingWebhookConfiguration; empty for none.
+    """
     named = {MUTATING_WEBHOOKS: mutating, VALIDATING_WEBHOOKS: validating}
     return {resource: name for resource, name in named.items() if name}

@@ -1,7 +1,7 @@
-"""Decides which certificates the webhook should have: pure functions of the present ones and of the time.
+"""Decides which certificates the webhook should have, from the present ones and the time. Pure functions.
 
 A certificate is served only when every caller trusts its authority already. So an authority is replaced in three steps,
-each in a run of its own:
+each in a separate run:
 
 1. The new authority is published next to the old one (``trusted``).
 2. After ``SETTLE`` the new authority issues the certificate that is served.
@@ -33,13 +33,13 @@ _KEYS: Final = {"authorities": "ca.crt", "authority_key": "ca.key", "certificate
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """Everything the replicas share, as PEM text.
+    """The certificates and keys that all replicas share, as PEM text.
 
     Attributes:
-        authorities: All authorities to be trusted, the newest last.
+        authorities: The certificates of all authorities that callers must trust, the newest last.
         authority_key: The newest authority's key.
-        certificate: What is served.
-        key: Its key.
+        certificate: The certificate to serve.
+        key: The certificate's key.
     """
 
     authorities: str
@@ -55,10 +55,10 @@ class _Parsed(NamedTuple):
 
 
 def renew(bundle: Bundle | None, *, now: datetime.datetime, hosts: Sequence[str]) -> Bundle:
-    """Return the bundle of certificates to use from now on; an equal one if nothing must be renewed.
+    """Return the bundle of certificates to use from now on; the present one if nothing must be renewed.
 
     Args:
-        bundle: The present bundle. Missing, damaged and expired parts of it are replaced at once.
+        bundle: The present bundle; None without one. Its missing, damaged and expired parts are replaced at once.
         now: The time, with a zone.
         hosts: DNS names of the certificate.
     """
@@ -91,12 +91,12 @@ def renew(bundle: Bundle | None, *, now: datetime.datetime, hosts: Sequence[str]
 
 
 def trusted(bundle: Bundle) -> str:
-    """Return the certificates of the authorities to publish, as PEM text; empty where they are damaged."""
+    """Return the authorities' certificates for ``caBundle``, as PEM text; empty if they are damaged."""
     return "".join(_pem(authority) for authority in _parse(bundle).authorities)
 
 
 def expires(bundle: Bundle) -> datetime.datetime:
-    """Return when the certificate that is served ends."""
+    """Return when the served certificate of ``bundle`` expires."""
     return x509.load_pem_x509_certificate(bundle.certificate.encode()).not_valid_after_utc
 
 
@@ -106,7 +106,7 @@ def to_data(bundle: Bundle) -> dict[str, str]:
 
 
 def from_data(data: Mapping[str, str]) -> Bundle | None:
-    """Return the bundle of certificates in a Secret's ``data``; None where a part of it is missing or no text."""
+    """Return the bundle of certificates in a Secret's ``data``; None if a part is missing or not text."""
     try:
         parts = {field: base64.b64decode(data[key], validate=True) for field, key in _KEYS.items()}
         return Bundle(**{field: part.decode("ascii") for field, part in parts.items()})
@@ -178,7 +178,7 @@ def _is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) ->
 
 
 def _new_authority(now: datetime.datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return a new self-signed authority and its key."""
+    """Return a new self-signed authority, which is valid from ``now`` on, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     # Two authorities are valid during a replacement. Verifiers look an issuer up by its name, so the names differ.

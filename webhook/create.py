@@ -1,9 +1,9 @@
-"""CREATE of a pod with our annotations: its GPU limits become one claim, and a scheduling gate holds it.
+"""CREATE of a pod with the driver's annotations: its GPU limits become one claim, and it gets a scheduling gate.
 
-The API server calls a second time, with a new request uid, if another webhook or plugin changed the pod
-(``reinvocationPolicy: IfNeeded``). So every step gives the same result when it is repeated. Only the claim's name is
-new each time: a copy of a pod looks like the pod itself, and must never share its claim. That is harmless, because no
-claim of that name exists yet.
+``admission`` calls it. The API server calls a second time, with a new request uid, if another webhook or plugin changed
+the pod (``reinvocationPolicy: IfNeeded``). So every step gives the same result when it is repeated. An exception is the
+name of the claim, which is new each time. The webhook cannot tell a second call from a copy of the pod, and a copy must
+never share the pod's claim. A new name does no harm, because no claim with the first name exists yet.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _GATE: Final = pod_view.Named(names.GATE)
 
 
 def claim_name() -> str:
-    """Return a fresh random name for the claim of a pod that is created."""
+    """Return a new random name for a pod's claim."""
     return names.CLAIM_PREFIX + secrets.token_bytes(10).translate(_LETTERS).decode()
 
 
@@ -70,13 +70,14 @@ def create(
 ) -> tuple[desired.Desired | None, list[str]]:
     """Return the desired fields of a created pod, and warnings.
 
-    There are no fields if the pod is not for this driver.
+    The first value is None if the pod does not request anything of this driver.
 
     Args:
         pod: The pod as sent.
         policies: The policies in force.
-        by_limits: Whether the pod is for us by its GPU limits alone: the namespace has the label for that.
-        new_name: Gives the claim its name.
+        by_limits: Whether a pod with GPU limits and without annotations is for this driver. A label of its namespace
+            says so.
+        new_name: Returns a name for the claim.
 
     Raises:
         WordError: An unknown annotation, a bad value, a contradiction, or a pod that can never be placed.
@@ -107,7 +108,8 @@ def create(
     elif not copied:
         _refuse_foreign(pod)
         warnings += [
-            f"{key}: the driver writes it, and yours is dropped; to ask for it write {_WRITE_INSTEAD[key]}"
+            f"{key}: only the driver writes this annotation, so your value is dropped. To request it, write "
+            f"{_WRITE_INSTEAD[key]}."
             for key in pod.written
             if key in _WRITE_INSTEAD
         ]
@@ -203,12 +205,9 @@ def _resolved(
     limits: bool,
     deadline_s: int | None,
 ) -> tuple[Resolved, str, Requests, int | None, tuple[str, ...]]:
-    """Resolve a pod's annotations and limits.
+    """Return the resolved request of a pod, with its note, request names, time limit and warnings.
 
-    The result is cached, because the pods of one job have the same ones.
-
-    Returns five values: the resolved request; its note (an annotation); the claim's requests by container, empty if a
-    template makes the claim; for how many seconds the pod may run; warnings of annotations without effect.
+    The result is cached, because the pods of one job have the same annotations and limits.
 
     Args:
         words: The pod's annotations.
@@ -219,6 +218,11 @@ def _resolved(
         by_template: Whether a claim template says how many GPUs the pod has.
         limits: Whether containers have GPU limits.
         deadline_s: ``activeDeadlineSeconds`` of the pod; None without one.
+
+    Returns:
+        Five values: the resolved request; the text of the note with it; the names of the claim's requests by container,
+        empty if a template makes the claim; for how many seconds the pod may run; warnings of annotations without
+        effect.
 
     Raises:
         WordError: An annotation is bad or contradicts another.
@@ -239,10 +243,14 @@ def _resolved(
 
 
 def authors_affinity(pod: pod_view.Pod) -> Any:
-    """Return the author's required affinity, as JSON, with which a copy of a narrowed pod is created.
+    """Return the node affinity that a created pod must require, as JSON; ``AS_SENT`` for no change.
+
+    The affinity changes only in a copy of a placed pod. The copy has the affinity by which the controller restricted
+    the original to its nodes, and gets the affinity that its author wrote instead. A note (an annotation of the driver)
+    has the author's affinity. None if its author wrote none.
 
     Raises:
-        WordError: The note or the affinity is damaged.
+        WordError: The note or the affinity is not valid.
     """
     selector = pod_view.selector(pod.spec)
     if selector is None or not selector.node_selector_terms or not affinity.is_narrowed(pod.written, selector):
@@ -265,7 +273,14 @@ def _is_copy(pod: pod_view.Pod) -> bool:
 
 
 def _shares(pod: pod_view.Pod, claim: str | None) -> bool:
-    """Return whether a pod was admitted as one that shares this claim."""
+    """Return whether the note on a copied pod says that it shares this claim.
+
+    Pods can share one claim. The note is an annotation with the request of the original pod.
+
+    Args:
+        pod: The pod as sent.
+        claim: The name of the claim; None without one.
+    """
     try:
         return claim is not None and resolved.read(pod.written).shared == claim
     except WordError:
@@ -273,18 +288,27 @@ def _shares(pod: pod_view.Pod, claim: str | None) -> bool:
 
 
 def _noted(pod: pod_view.Pod) -> tuple[Asks, str, str]:
-    """Return what a copy's note says that its containers ask for, and product and vendor that their limits named."""
+    """Return what a copy of an earlier pod requests, from the note on the copy.
+
+    The note is an annotation with the resolved request, written by the webhook on the original.
+
+    The values are the requests by container, the product and the vendor. A copy has no GPU limits, because the webhook
+    removed the limits of the original. Product and vendor are empty if these limits named none.
+
+    Raises:
+        WordError: The note cannot be read, or names a container that the pod does not have.
+    """
     try:
         note = resolved.read(pod.written)
     except WordError as error:
-        raise WordError(f"{error}, or remove this annotation and give each container its limit") from None
+        raise WordError(f"{error} Or remove this annotation and set the GPU limit in each container.") from None
     present = [container.name for container in (*pod.app_containers, *pod.init_containers)]
     noted = note.asked
     for name in noted:
         if name not in present:
             raise WordError(
-                f"{names.REQUEST} names a container {name[:63]!r} that the pod does not have; remove this "
-                f"annotation and give each container its limit {names.GPU_RESOURCE}"
+                f"The annotation {names.REQUEST} names the container {name[:63]!r}, which the pod does not have. "
+                f"Remove this annotation and set the limit {names.GPU_RESOURCE} in each container."
             )
     return {name: noted[name] for name in present if name in noted}, note.product or "", note.vendor or ""
 
@@ -293,8 +317,8 @@ def _ignored_limits(pod: pod_view.Pod, asks: Asks) -> list[str]:
     if pod.gated or pod.label == names.LABEL_STATIC:
         return []  # a second pass: a LimitRange has put its default where the first took a limit away
     return [
-        f"container {c.name[:63]!r}: its limit, {described(own)}, is ignored, because annotation {names.REQUEST}, of "
-        f"the pod that this one was copied from, says {described(asks[c.name]) if c.name in asks else 'none'}"
+        f"container {c.name[:63]!r}: its limit ({described(own)}) is ignored. The annotation {names.REQUEST}, copied "
+        f"from another pod, requests {described(asks[c.name]) if c.name in asks else 'none'}."
         for c in pod.app_containers
         if (own := gpu_limits.asked(c.name, gpu_limits.amounts(c))) and own != asks.get(c.name)
     ]
@@ -303,18 +327,22 @@ def _ignored_limits(pod: pod_view.Pod, asks: Asks) -> list[str]:
 def _refuse_foreign(pod: pod_view.Pod) -> None:
     if pod.spec.node_name:
         raise WordError(
-            f"spec.nodeName: {messages.shown(pod.spec.node_name)} leaves no choice of GPUs; remove it and write a "
-            f"nodeSelector kubernetes.io/hostname, or remove the {names.PREFIX} annotations"
+            f"spec.nodeName: {messages.shown(pod.spec.node_name)}: with a fixed node the driver cannot choose the "
+            f"GPUs. Remove it and write a nodeSelector kubernetes.io/hostname, or remove the {names.PREFIX} "
+            f"annotations."
         )
     entry = pod.own_claim
     if entry is not None and not _CLAIM_NAME.fullmatch(entry.resource_claim_name or ""):
-        raise WordError(f"spec.resourceClaims: {names.POD_CLAIM!r} is the driver's own name; give this claim another")
+        raise WordError(
+            f"spec.resourceClaims: the name {names.POD_CLAIM!r} is reserved for the driver. Give this claim another "
+            f"name."
+        )
     if entry is None:
         for container in (*pod.app_containers, *pod.init_containers):
             if _uses_claim(container.claims):
                 raise WordError(
-                    f"container {container.name[:63]!r}: resources.claims: {names.POD_CLAIM!r} is the driver's own "
-                    f"name and is written by it; write a limit {names.GPU_RESOURCE} instead"
+                    f"container {container.name[:63]!r}: resources.claims: only the driver writes the entry "
+                    f"{names.POD_CLAIM!r}. Write the limit {names.GPU_RESOURCE} instead."
                 )
 
 
@@ -323,7 +351,15 @@ def _uses_claim(claims: Sequence[pod_view.UsedClaim]) -> bool:
 
 
 def _app(container: pod_view.Container, requests: Requests) -> desired.Container | None:
-    """Return what an app container or sidecar should be: a user of its own requests of the claim, if it has GPUs."""
+    """Return the desired fields of a container that is no plain init container; None for no change.
+
+    These are app containers and sidecars. A container with GPUs uses its own requests of the claim, and loses its GPU
+    limits.
+
+    Args:
+        container: The container.
+        requests: The names of the claim's requests, by container.
+    """
     stripped = gpu_limits.amounts(container).gpus
     if container.name in requests:
         return _user(container, requests[container.name], stripped)
@@ -333,16 +369,30 @@ def _app(container: pod_view.Container, requests: Requests) -> desired.Container
 def _user(
     container: pod_view.Container, requests: Sequence[str | None], stripped: tuple[tuple[str, ...], ...]
 ) -> desired.Container:
-    """Return what a container should be that uses these requests of the claim; None for all of it."""
+    """Return the desired fields of a container that uses GPUs of the pod's claim.
+
+    Args:
+        container: The container.
+        requests: The names of the claim's requests that it uses. None instead of a name means the whole claim.
+        stripped: The GPU limits to remove, as paths below ``resources``.
+    """
     own = [pod_view.UsedClaim(names.POD_CLAIM, request) for request in requests]
     return desired.Container(desired.with_last(container.claims, *own), stripped)
 
 
 def _init(container: pod_view.Container, asks: Asks, requests: Requests, *, copied: bool) -> desired.Container | None:
-    """Return what an init container should be: a borrower of GPUs that another has later.
+    """Return the desired fields of an init container; None for no change.
+
+    An init container with a GPU limit uses the GPUs of another container, or all GPUs of the pod.
+
+    Args:
+        container: The init container.
+        asks: The GPUs of the pod's containers (``gpu_limits.asks``).
+        requests: The names of the claim's requests, by container.
+        copied: Whether the pod is a copy of another pod, so that its limits do not count.
 
     Raises:
-        WordError: It asks for a number that nobody has.
+        WordError: It requests a number of GPUs that neither one container nor the pod has.
     """
     amounts = gpu_limits.amounts(container)
     # A copy's init containers hold their share already; a limit here is a LimitRange's default.
@@ -358,9 +408,14 @@ def _init(container: pod_view.Container, asks: Asks, requests: Requests, *, copi
 
 
 def _lost(container: pod_view.Container, requests: Requests) -> bool:
-    """Return whether a container borrows what the claim has under other names: a copy's set may be one that is shared.
+    """Return whether an init container refers to requests that the pod's new claim does not have.
 
-    No container starts whose claim has no such request.
+    The kubelet would not start this container. This happens in a copy of a pod if one of the two shares a claim and the
+    other does not: then the requests have other names.
+
+    Args:
+        container: The init container.
+        requests: The names of the new claim's requests, by container.
     """
     known = {name for own in requests.values() for name in own}
     mine = (used.request for used in container.claims if used.name == names.POD_CLAIM)

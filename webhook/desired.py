@@ -1,4 +1,7 @@
-"""What a pod should be in the fields that are the driver's: what a decision comes to, before it is a patch."""
+"""The desired values of the driver's fields in a pod.
+
+``create`` and ``update`` return them, and ``patch`` writes them.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ _LONGEST: Final = 1024  # entries; what is longer is an old object beyond all bo
 
 
 class Container(msgspec.Struct, frozen=True, gc=False):
-    """What a container should be.
+    """The desired fields of a container.
 
     Attributes:
         claims: Its ``resources.claims``.
-        stripped: What of its ``resources`` goes away, as paths below it: GPUs, for a claim takes their place.
+        stripped: The GPU limits to remove, because the claim replaces them. They are paths below ``resources``.
     """
 
     claims: Entries
@@ -30,20 +33,21 @@ class Container(msgspec.Struct, frozen=True, gc=False):
 
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod that is ours should be.
+    """The desired fields of a pod that this driver manages.
 
     Attributes:
-        label: The value of our label.
-        written: All notes and results; others under these names go away.
-        containers: For each of ``spec.containers``; None leaves one as it was sent.
+        label: The value of the driver's label.
+        written: All annotations that the webhook and the controller write (notes and results). The patch removes other
+            annotations that have the name of a note or result.
+        containers: The desired fields of each of ``spec.containers``; None leaves a container as it was sent.
         init_containers: The same for ``spec.initContainers``.
         claims: ``spec.resourceClaims``.
         gates: ``spec.schedulingGates``.
-        node_name: ``spec.nodeName``; None takes it away.
-        scheduler_name: ``spec.schedulerName``; None takes it away.
-        deadline_s: ``spec.activeDeadlineSeconds``; None leaves it.
-        required: The required node affinity as JSON; None takes it away, ``AS_SENT`` leaves it.
-        leaves_group: Whether ``spec.schedulingGroup`` goes away.
+        node_name: ``spec.nodeName``; None removes it.
+        scheduler_name: ``spec.schedulerName``; None removes it.
+        deadline_s: ``spec.activeDeadlineSeconds``; None leaves it unchanged.
+        required: The required node affinity as JSON; None removes it, ``AS_SENT`` leaves it unchanged.
+        leaves_group: Whether ``spec.schedulingGroup`` is removed.
     """
 
     label: str
@@ -60,29 +64,62 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ended_after(*seconds: int | None) -> int | None:
-    """Return the desired ``activeDeadlineSeconds`` by several bounds: the smallest; None for no bound."""
+    """Return the smallest of several ``activeDeadlineSeconds`` that is not None; None if all are."""
     return min((bound for bound in seconds if bound is not None), default=None)
 
 
 def with_last(sent: Sequence[pod_view.Named], *own: pod_view.Named) -> Entries:
-    """Return the desired list with ``own``, of one name, once each: at the end unless they are there already."""
+    """Return the desired form of a pod's list: with the entries ``own`` last.
+
+    The list is, for example, ``spec.schedulingGates``.
+
+    Sent entries with the name of ``own`` are left out. All of ``own`` have one name. If the sent list already has all
+    of ``own``, the list is not changed.
+
+    Args:
+        sent: The list as sent.
+        own: The entries that the driver adds.
+    """
     if all(one in sent for one in own):
         return tuple(range(len(sent)))
     return (*(i for i, entry in enumerate(sent) if entry.name != own[0].name), *map(pod_view.plain, own))
 
 
 def without(sent: Sequence[pod_view.Named], name: str) -> Entries:
-    """Return the desired list, without the entries of a name."""
+    """Return the desired form of a pod's list: without the entries of a name.
+
+    The list is, for example, ``spec.resourceClaims``.
+
+    Args:
+        sent: The list as sent.
+        name: The name of the entries to remove.
+    """
     return tuple(i for i, entry in enumerate(sent) if entry.name != name)
 
 
 def replaced(sent: Sequence[pod_view.Named], own: pod_view.Named) -> Entries:
-    """Return the desired list, with ``own`` in the place of the entry of its name."""
+    """Return the desired form of a pod's list: with one entry replaced.
+
+    The list is, for example, ``spec.resourceClaims``.
+
+    Args:
+        sent: The list as sent.
+        own: The new entry. It replaces the sent entry that has the same name.
+    """
     return tuple(i if entry.name != own.name or entry == own else pod_view.plain(own) for i, entry in enumerate(sent))
 
 
 def as_in(live: Sequence[pod_view.Named], sent: Sequence[pod_view.Named], name: str) -> Entries:
-    """Return the desired list: as sent, but with the entry ``name`` and the order of the live list."""
+    """Return the desired form of an updated pod's list: one entry as stored.
+
+    The list is, for example, ``spec.resourceClaims``. All entries with the name ``name`` are as in the stored pod, the
+    others as sent. The order is that of the stored pod's list.
+
+    Args:
+        live: The list in the stored pod.
+        sent: The list as sent.
+        name: The name of the entries that only the driver may change.
+    """
     if sent == live or len(sent) > _LONGEST:
         return tuple(range(len(sent)))
     places: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""What is told of a Job whose pods may have to end for others: more of them at once than may fail end it for good."""
+"""Warns about a gang's Job whose ``backoffLimit`` is so low that one eviction of its pods can fail the Job."""
 
 from __future__ import annotations
 
@@ -45,11 +45,10 @@ class _Job(Part, frozen=True):
 
 
 def warnings(kind: str, annotations: Annotations, spec: msgspec.Raw, namespace: str) -> list[str]:
-    """Return a warning if an eviction could let the Job of a gang fail.
+    """Return a warning if one eviction of a gang could fail its Job.
 
-    A preemption or a drained node evicts pods.
-
-    All pods of a gang are evicted together, and each counts against ``backoffLimit``. Other objects get no warning.
+    A preemption or a drained node evicts pods. All pods of a gang are evicted together, and each counts against
+    ``backoffLimit``. There is no warning for other kinds of objects.
 
     Args:
         kind: The object's kind.
@@ -80,8 +79,8 @@ def warnings(kind: str, annotations: Annotations, spec: msgspec.Raw, namespace: 
     if job.parallelism <= job.backoff_limit or any(map(_ignores_disruption, job.pod_failure_policy.rules)):
         return []
     return [
-        f"{names.GANG}: {job.parallelism} pods run at once, and more than backoffLimit {job.backoff_limit} that are "
-        f"evicted together fail this Job; write a podFailurePolicy that ignores {_TARGET}, or a higher backoffLimit"
+        f"{names.GANG}: {job.parallelism} pods run at once, and evicting more than backoffLimit {job.backoff_limit} "
+        f"of them fails the Job. Write a podFailurePolicy that ignores {_TARGET}, or a higher backoffLimit."
     ]
 
 
@@ -90,5 +89,5 @@ def _ignores_disruption(rule: _Rule) -> bool:
 
 
 def _without_nulls(spec: Any) -> Any:
-    """Return a spec without what is null, which is as if it were left out."""
+    """Return a spec without fields that are null, because the API server treats them as missing."""
     return {key: value for key, value in spec.items() if value is not None} if isinstance(spec, dict) else spec

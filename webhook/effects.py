@@ -1,7 +1,8 @@
 """Warns of annotations that have no effect on their pod, with the reason.
 
-There is no warning for an annotation that repeats a default (``nccl: auto``). The webhook does not know whether nodes
-or the chart's options leave an annotation without effect (``spot`` without spot nodes, ``idle-timeout`` if it is off).
+There is no warning for an annotation that repeats a default (``nccl: auto``). There is also none if the reason is not
+in the pod: the webhook does not know the nodes (``spot`` without spot nodes) and the chart's options (``idle-timeout``
+if it is off).
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from dradriver.topology.vendors import AMD, NVIDIA, VENDORS
 
 
 class _About(NamedTuple):
-    """What is known of the pod.
+    """The facts about a pod that decide whether an annotation has an effect.
 
     Attributes:
-        wish: What its words come to.
-        by_template: Whether a claim's template says how many GPUs it has.
-        product: The product that its limits name; empty for none.
-        vendor: Whose GPUs its limits ask for; empty for none.
+        wish: The resolved request of its annotations.
+        by_template: Whether a claim template says how many GPUs the pod has.
+        product: The GPU product that its limits name; empty for none.
+        vendor: The GPU vendor of its limits; empty without GPU limits.
         limits: Whether limits say how many GPUs it has.
-        deadline_s: The deadline of its spec; None without one.
-        longest_s: For how long it may run; None for any time.
+        deadline_s: ``activeDeadlineSeconds`` in its spec; None without one.
+        longest_s: For how many seconds the pod may run, by annotation, policy and spec; None for no limit.
     """
 
     wish: Resolved
@@ -51,7 +52,7 @@ class _About(NamedTuple):
         return self.wish.gang is not msgspec.UNSET and self.wish.gang.asked
 
 
-_STATIC: Final = f"on a pod of {names.PLACEMENT}: {values.STATIC}"
+_STATIC: Final = f"on a pod with {names.PLACEMENT}: {values.STATIC}."
 _DEFAULTS: Final = {  # what is so where nothing is said
     **{key: choices[0] for key, choices in annotation_words.ASIDE.items()},
     names.STRATEGY: Strategy.BEST_FIT.value,
@@ -64,11 +65,11 @@ _DEFAULTS: Final = {  # what is so where nothing is said
 def _of_set(pod: _About, text: str) -> str:
     request = pod.wish.request
     alone = isinstance(request, Whole) and request.gpus == 1 and not pod.by_template and not pod.in_gang
-    return "on a pod with one GPU: it is about sets of several" if alone else _of_whole(pod, text)
+    return "on a pod with one GPU, because it is about sets of GPUs." if alone else _of_whole(pod, text)
 
 
 def _of_gang(pod: _About, _: str) -> str:
-    return "" if pod.in_gang else f"on a pod of no gang: write {names.GANG}, or remove it"
+    return "" if pod.in_gang else f"on a pod without a gang. Write {names.GANG}, or remove it."
 
 
 def _not_static(pod: _About, _: str) -> str:
@@ -77,35 +78,37 @@ def _not_static(pod: _About, _: str) -> str:
 
 def _idle(pod: _About, _: str) -> str:
     if pod.wish.shared is not msgspec.UNSET:
-        return f"on a pod of {names.SHARED_CLAIM}: nobody is ended while others may work on its GPUs"
+        return f"on a pod with {names.SHARED_CLAIM}, because other pods may still use the GPUs."
     return _not_static(pod, "")
 
 
 def _count(pod: _About, _: str) -> str:
-    return "where the containers' limits say how many GPUs there are" if pod.limits else ""
+    return "because the containers' limits give the number of GPUs." if pod.limits else ""
 
 
 def _product(pod: _About, text: str) -> str:
-    return "where the containers' limits name the same product" if pod.product and pod.product == text else ""
+    return "because the containers' limits name the same product." if pod.product and pod.product == text else ""
 
 
 def _vendor(pod: _About, text: str) -> str:
-    return "where the containers' limits say the same" if pod.vendor == text else ""
+    return "because the containers' limits name the same vendor." if pod.vendor == text else ""
 
 
 def _nccl(pod: _About, text: str) -> str:
     vendor = VENDORS[pod.wish.request.vendor]
     told = vendor is NVIDIA or (vendor is AMD and text == values.NEAR_NICS)  # RCCL reads NCCL_IB_HCA, too
-    return "" if told else f"on GPUs of {vendor.word}: jobs bring {vendor.library}, which is told nothing"
+    return "" if told else f"on GPUs of {vendor.word}, because the driver does not configure {vendor.library}."
 
 
 def _duration(pod: _About, _: str) -> str:
     earlier = pod.deadline_s is not None and pod.longest_s is not None and pod.deadline_s <= pod.longest_s
-    return f"where spec.activeDeadlineSeconds, {pod.deadline_s}, ends the pod before" if earlier else ""
+    return f"because spec.activeDeadlineSeconds ({pod.deadline_s} s) ends the pod earlier." if earlier else ""
 
 
 def _of_whole(pod: _About, _: str) -> str:
-    return "" if isinstance(pod.wish.request, Whole) else "on a part of a GPU: it is about sets of whole GPUs"
+    return (
+        "" if isinstance(pod.wish.request, Whole) else "on a fraction of a GPU, because it is about sets of whole GPUs."
+    )
 
 
 def _near_nic(pod: _About, text: str) -> str:
@@ -160,11 +163,11 @@ def warnings(
 
     Args:
         annotations: The pod's annotations.
-        wish: The request that they make.
-        by_template: Whether a claim template has the number of GPUs.
+        wish: The resolved request of the annotations.
+        by_template: Whether a claim template says how many GPUs the pod has.
         product: GPU product of the pod's limits; empty for none.
         vendor: GPU vendor of the pod's limits; empty for none.
-        limits: Whether limits have the number of GPUs.
+        limits: Whether the pod's limits say how many GPUs it has.
         deadline_s: ``activeDeadlineSeconds`` of the pod; None without one.
 
     Raises:
@@ -180,7 +183,7 @@ def warnings(
             else _why_without_effect(key, text, pod)
         )
         if why:
-            warnings_found.append(f"{key}: without effect {why}")
+            warnings_found.append(f"{key} has no effect {why}")
     return warnings_found
 
 
@@ -191,7 +194,15 @@ def _why_without_effect(key: str, text: str, pod: _About) -> str:
 
 
 def _why_name_without_effect(key: str, spelled_out: SpelledOut, pod: _About) -> str:
-    """Return why a policy's or workload's name has no effect; empty where it has one, or asks for nothing."""
+    """Return why the annotation ``policy`` or ``workload`` has no effect on a pod.
+
+    Empty if the annotation has an effect, or if its value stands for no annotations.
+
+    Args:
+        key: Which of the two annotations.
+        spelled_out: The pod's annotations, and those that ``policy`` and ``workload`` stand for.
+        pod: The facts about the pod.
+    """
     is_policy = key == names.POLICY
     if not (spelled_out.by_policy if is_policy else spelled_out.by_workload):
         return ""
@@ -206,11 +217,14 @@ def _why_name_without_effect(key: str, spelled_out: SpelledOut, pod: _About) -> 
         reasons = [_why_without_effect(word, text, pod) for word, text in brought.items()]
         if not all(reasons):
             return ""
-    return reasons[0] if reasons else "beside the pod's other words, which stand above it or say the same"
+    return reasons[0] if reasons else "because the pod's other annotations override it or say the same."
 
 
 def _same(key: str, text: str, other: str | None) -> bool:
-    """Return whether two texts of a word come to the same; what is required may stand there twice."""
+    """Return whether the texts ``text`` and ``other`` of an annotation mean the same.
+
+    In ``required`` the order of the properties does not matter.
+    """
     if other is None or text == other:
         return text == other
     one, two = (annotation_words.BY_KEY[key].read(key, each) for each in (text, other))

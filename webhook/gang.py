@@ -1,4 +1,8 @@
-"""Gangs: whether all pods can be there before one has its place. What else they can have: ``resolved``."""
+"""Refuses gangs whose pods can never all wait together.
+
+All pods of a gang must exist before the first one gets its place. ``api.pod.resolved`` checks which other features pods
+of a gang request.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +45,16 @@ class _JobSet(Part, frozen=True):
 
 
 def check(pod: pod_view.Pod, wish: Resolved, policies: Policies) -> list[str]:
-    """Return a warning of a reviewed pod's gang that nobody knows the size of.
+    """Refuse a pod whose gang is impossible. Return a warning if the size of its gang is not known.
+
+    Args:
+        pod: The pod as sent.
+        wish: The resolved request of the pod.
+        policies: The policies in force.
 
     Raises:
-        WordError: The others are made only once this pod has its place, or its scheduler has gangs of its own.
+        WordError: The pod's owner creates the other pods only after this one runs, or its scheduler starts gangs by
+            itself.
     """
     gang = wish.gang
     if gang is msgspec.UNSET or not gang.asked:
@@ -52,10 +62,11 @@ def check(pod: pod_view.Pod, wish: Resolved, policies: Policies) -> list[str]:
     scheduler = pod.spec.scheduler_name or ""
     scheduler = "" if scheduler in policies.schedulers else scheduler
     if (why := impossible_gangs.why_never(pod.labels, pod.annotations, scheduler, gang)) is not None:
-        raise WordError(f"{gang_annotations.said(gang)[0]}: the pod can be in no gang: {why}")
+        annotation = gang_annotations.said(gang)[0]
+        raise WordError(f"{annotation}: the pod cannot be part of a gang: {why}")
     if gang.written is None or gang.size is not None:
         return []
-    return [f"{names.GANG}: {shown(gang.written)}: nothing says how many pods it has; write {names.GANG_SIZE}"]
+    return [f"{names.GANG}: {shown(gang.written)}: the number of pods is not known. Write {names.GANG_SIZE}."]
 
 
 def check_maker(
@@ -66,26 +77,25 @@ def check_maker(
     *,
     templates: Sequence[Sequence[str | int]],
 ) -> None:
-    """Raise if an object under review asks for a gang that its pods can never form.
+    """Raise if an object that creates pods requests a gang that its pods can never form.
 
     Args:
         kind: The kind of the object, such as ``JobSet``.
-        gang: What its annotations say of a gang; None if they say nothing. ``asked``: whether they ask for one.
-            ``written``: the gang's name, if the author writes one.
+        gang: Its gang annotations; None without any.
         annotations: All of its annotations.
         spec: Its spec as JSON; any value.
-        templates: Paths in the object of the pod templates that get its annotations.
+        templates: The paths, in the object, of its pod templates to which its annotations are copied.
 
     Raises:
-        WordError: Some of its pods are created only after the first one runs, its gang cannot be told from others, or
-            the spec is not one of this kind.
+        WordError: Some of its pods are created only after the first one runs, its gang cannot be distinguished from
+            others, or the spec is not one of this kind.
     """
     if gang is None or not gang.asked:  # annotations that only limit a gang do not ask for one
         return
     try:
         decoded = msgspec.json.decode(spec)
     except (ValueError, RecursionError) as error:
-        raise WordError(f"this is no {kind}: {error}") from None
+        raise WordError(f"The object is not a valid {kind}: {error}.") from None
 
     # 1. Annotations of other programs may forbid the gang. JobSet copies those of each replicatedJob's template, too.
     all_annotations = [annotations]
@@ -106,12 +116,16 @@ def check_maker(
         why = impossible_gangs.DEPLOYMENT
     elif kind == "JobSet" and gang.written is not None and len(templates) > 1 and _starts_in_order(job_set):
         why = impossible_gangs.IN_ORDER
-    if why:  # ``said`` returns the gang's annotations as key and text
-        raise WordError(f"{gang_annotations.said(gang)[0]}: the pods of this {kind} can be in no gang: {why}")
+    if why:
+        annotation = gang_annotations.said(gang)[0]  # its key and text
+        raise WordError(f"{annotation}: the pods of this {kind} cannot form a gang: {why}")
 
 
 def _job_set(spec: Any) -> _JobSet | None:
-    """Return what a JobSet's spec says (jobset_types.go, 0.11.1); None where its own controller refuses it."""
+    """Return the fields of a JobSet's spec; None if JobSet's own controller refuses it.
+
+    Source: jobset_types.go, 0.11.1.
+    """
     try:
         return msgspec.convert(spec, _JobSet)
     except (msgspec.ValidationError, UnicodeError):
@@ -119,13 +133,19 @@ def _job_set(spec: Any) -> _JobSet | None:
 
 
 def _template_annotations(job: _ReplicatedJob) -> Mapping[str, str]:
-    """Return the annotations of a replicatedJob's template: JobSet copies those that it knows onto its pods."""
+    """Return the annotations of the Job template in ``job``, one of a JobSet's ``replicatedJobs``.
+
+    JobSet's controller copies those that it knows from there to its pods.
+    """
     metadata = job.template and job.template.metadata
     return (metadata and metadata.annotations) or {}
 
 
 def _starts_in_order(found: _JobSet | None) -> bool:
-    """Return whether a JobSet's replicatedJobs start one after another."""
+    """Return whether the replicatedJobs of the JobSet ``found`` start one after another.
+
+    False for None.
+    """
     if found is None:
         return False
     order = found.startup_policy and found.startup_policy.startup_policy_order

@@ -1,4 +1,4 @@
-"""GPU limits of containers: reading them, and turning them into uses of the pod's claim."""
+"""Reads the GPU limits of containers, and converts them into uses of the pod's claim."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Amounts(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         limits: The limits.
-        requests: The requests, the same object where they are the same.
-        gpus: Where GPUs are among them, as paths below ``resources``; what would be left empty as a whole.
-        some: Whether a limit asks for any GPU or part of one.
-        which: Whether one says which kind.
+        requests: The requests; the same object if they are equal.
+        gpus: The paths of the GPU entries below ``resources``. If ``limits`` or ``requests`` has only GPU entries, the
+            path of this whole field.
+        some: Whether a limit requests any GPU or fraction.
+        which: Whether the name of a limit also selects a product, or another vendor than NVIDIA.
     """
 
     limits: Mapping[str, pod_view.Quantity]
@@ -48,7 +49,7 @@ def amounts(container: pod_view.Container) -> Amounts:
     """Return the limits and requests of a container of a reviewed pod.
 
     Raises:
-        WordError: They are none.
+        WordError: The limits or requests are not maps of quantities.
     """
     resources = container.resources
     if resources is None:
@@ -60,7 +61,10 @@ def amounts(container: pod_view.Container) -> Amounts:
 
 @functools.lru_cache(maxsize=256)
 def _amounts(limits_json: bytes, requests_json: bytes) -> Amounts:
-    """Read a container's limits and requests, which are asked for several times, and are alike in a job's pods."""
+    """Return a container's limits and requests from their JSON.
+
+    The result is cached: limits are read several times for a pod, and the pods of a job have equal limits.
+    """
     limited = pod_view.quantities(Raw(limits_json))
     requested = limited if limits_json == requests_json else pod_view.quantities(Raw(requests_json))
     gpus = (*_gpus("limits", limited), *_gpus("requests", requested))
@@ -75,13 +79,17 @@ def _gpus(where: str, amounts: Mapping[str, pod_view.Quantity]) -> list[tuple[st
 
 
 def asks(pod: pod_view.Pod) -> Asks:
-    """Return what each container of a reviewed pod asks for that wants a GPU or a part of one, by name in pod order.
+    """Return the GPUs or fractions that each container of a reviewed pod requests.
 
-    Where no limit says it the first container is meant: by the annotation ``gpus``, or with one GPU by a part's. Where
-    only init containers have limits the one with the largest has the GPUs, and the others borrow them.
+    The result is by container name, in pod order.
+
+    - Without limits, the first container has the GPUs: as many as the annotation ``gpus`` says, or one if an annotation
+      requests a fraction.
+    - If only init containers have limits, the one with the largest limit has the GPUs, and the others use the same
+      GPUs.
 
     Raises:
-        WordError: A limit that is none, or limits and requests of whole GPUs that differ.
+        WordError: A limit is invalid, or limits and requests of whole GPUs differ.
     """
     by_name = {c.name: ask for c in pod.app_containers if (ask := asked(c.name, amounts(c)))}
     if not by_name and (first := pod.app_containers[:1]):
@@ -94,10 +102,10 @@ def asks(pod: pod_view.Pod) -> Asks:
 
 
 def refuse_unread(pod: pod_view.Pod) -> None:
-    """Raise where a container of a reviewed pod without GPUs has a limit that was meant to ask for some.
+    """Raise if a limit seems to request GPUs but is not one that the driver reads.
 
     Raises:
-        WordError: One was; it says why it asks for none, and what to write.
+        WordError: With the reason, and what to write instead.
     """
     container_limits.refuse_unread(
         (_limits_of(container.name), name, value)
@@ -107,7 +115,7 @@ def refuse_unread(pod: pod_view.Pod) -> None:
 
 
 def have_limits(pod: pod_view.Pod) -> bool:
-    """Return whether a limit of a container says how many GPUs the reviewed pod has."""
+    """Return whether GPU limits, and not an annotation or a template, say how many GPUs a pod has."""
     return any(asked(container.name, amounts(container)) for container in (*pod.app_containers, *pod.init_containers))
 
 
@@ -117,10 +125,12 @@ def _of_init_containers(pod: pod_view.Pod) -> Asks:
 
 
 def which(pod: pod_view.Pod) -> tuple[str, str]:
-    """Return the product and the vendor that the limits of a reviewed pod's containers name; each empty for none.
+    """Return product and vendor of the GPUs in the limits of a reviewed pod.
+
+    The product is empty if the limits name none. The vendor is empty if there are no GPU limits.
 
     Raises:
-        WordError: Two containers name two.
+        WordError: Two containers name different products or vendors.
     """
     every = [amounts(container) for container in (*pod.containers, *pod.init_containers)]
     if not any(said.which for said in every):
@@ -129,42 +139,52 @@ def which(pod: pod_view.Pod) -> tuple[str, str]:
 
 
 def _product(pod: pod_view.Pod) -> str:
-    """Return which product the limits of a pod's containers name, as the annotation ``product`` would; empty for any.
+    """Return the product that a pod's limits name, as a value of the annotation ``product``.
+
+    Empty if they name none.
 
     Raises:
-        WordError: Two containers name two.
+        WordError: Two containers name different products.
     """
     every = (*pod.containers, *pod.init_containers)
     by_name = {
         c.name: named for c in every if (named := container_limits.product(_limits_of(c.name), amounts(c).limits))
     }
     if len(set(by_name.values())) > 1:
-        told = "; ".join(f"container {name[:63]!r}: {named}" for name, named in by_name.items())
-        raise WordError(f"{told}: all GPUs of a pod are of one product; use several pods")
+        containers_text = ", ".join(f"container {name[:63]!r}: {named}" for name, named in by_name.items())
+        raise WordError(
+            f"The containers name different GPU products ({containers_text}). All GPUs of a pod must be of one "
+            f"product. Use one pod for each product."
+        )
     return next(iter(by_name.values()), "")
 
 
 def _vendor(pod: pod_view.Pod) -> str:
-    """Return whose GPUs the limits of a pod's containers ask for; empty where no limit does.
+    """Return the vendor of the GPUs in the limits of a pod's containers; empty without GPU limits.
 
     Raises:
-        WordError: Two vendors'.
+        WordError: The limits are for GPUs of two vendors.
     """
     every = (*pod.containers, *pod.init_containers)
     by_name = {c.name: said for c in every if (said := container_limits.vendor(_limits_of(c.name), amounts(c).limits))}
     if len(set(by_name.values())) > 1:
-        told = "; ".join(f"container {name[:63]!r}: {said}" for name, said in by_name.items())
-        raise WordError(f"{told}: all GPUs of a pod are of one vendor; use several pods")
+        containers_text = ", ".join(f"container {name[:63]!r}: {said}" for name, said in by_name.items())
+        raise WordError(
+            f"The containers request GPUs of different vendors ({containers_text}). All GPUs of a pod must be of one "
+            f"vendor. Use one pod for each vendor."
+        )
     return next(iter(by_name.values()), "")
 
 
 def asked(name: str, amounts: Amounts) -> Asked:
-    """Return what the limits of a container of a reviewed pod ask for; 0 for nothing.
+    """Return the GPUs or fractions that a container's limits request; 0 for none.
 
-    Requests of parts say nothing: their limits count. Those of whole GPUs must be their limits.
+    ``amounts`` has the container's limits and requests; ``name`` is its name, for messages.
+
+    For fractions only the limits count, not the requests. For whole GPUs the requests must equal the limits.
 
     Raises:
-        WordError: A limit that is none, or the requests of whole GPUs differ from the limits.
+        WordError: A limit is invalid, or the requests of whole GPUs differ from the limits.
     """
     where = f"container {name[:63]!r}:"
     limit = container_limits.asked(_limits_of(name), amounts.limits)
@@ -173,8 +193,8 @@ def asked(name: str, amounts: Amounts) -> Asked:
     request = container_limits.asked(f"{where} requests", amounts.requests)
     if request != limit and (request or not container_limits.WHOLE.isdisjoint(amounts.requests)):
         raise WordError(
-            f"{where} requests {described(request)} but limits {described(limit) if limit else 'none'}; write the same "
-            f"in limits, and leave the request out"
+            f"{where} requests {described(request)} but limits {described(limit) if limit else 'none'}. Requests and "
+            f"limits of GPUs must be equal. Write limits only."
         )
     return limit
 
@@ -184,12 +204,18 @@ def _limits_of(name: str) -> str:
 
 
 def lender(name: str, wanted: Asked, asks: Asks) -> str | None:
-    """Return the app container whose requests an init container shares; None for the whole claim.
+    """Return the container whose GPUs an init container also uses.
 
-    An init container has ended before the others start, so it borrows their GPUs.
+    None if it uses all GPUs of the pod. An init container ends before the app containers start, so both can use the
+    same GPUs.
+
+    Args:
+        name: The name of the init container.
+        wanted: What it requests.
+        asks: The GPUs of the pod's containers, as ``asks`` returns them.
 
     Raises:
-        WordError: It asks for what neither one container nor the whole pod has.
+        WordError: It requests a number of GPUs that neither one container nor the whole pod has.
     """
     for other, ask in asks.items():
         if ask == wanted:
@@ -199,6 +225,6 @@ def lender(name: str, wanted: Asked, asks: Asks) -> str | None:
         return None
     allowed = [str(number) for number in sorted({*numbers, sum(numbers)})] if numbers else map(described, asks.values())
     raise WordError(
-        f"init container {name[:63]!r}: {described(wanted)}; an init container borrows the GPUs of one container or of "
-        f"the whole pod, so write {' or '.join(dict.fromkeys(allowed))}, or no limit"
+        f"init container {name[:63]!r} requests {described(wanted)}. An init container uses the GPUs of one container "
+        f"or of the whole pod. Write {' or '.join(dict.fromkeys(allowed))}, or remove the limit."
     )

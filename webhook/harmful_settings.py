@@ -1,4 +1,4 @@
-"""Warnings about settings that harm a GPU pod but do not forbid it."""
+"""Warns about settings of a GPU pod that undo the driver's work. The pod is admitted all the same."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _TOKENS: Final = {
 _INJECTING: Final = tuple(name for vendor in VENDORS.values() for name in vendor.injects)
 _HIDING: Final = tuple(name for vendor in VENDORS.values() for name in vendor.hides)
 _HARMFUL: Final = {
-    "NCCL_TOPO_FILE": "NCCL_TOPO_FILE: a file of another machine hides the real links of these GPUs; remove it",
-    **{name: f"{name}: may add GPUs that belong to other pods; remove it" for name in _INJECTING},
-    **{name: f"{name}: may hide GPUs that the pod was given; remove it" for name in _HIDING},
+    "NCCL_TOPO_FILE": "NCCL_TOPO_FILE: a topology file of another machine hides the real links of these GPUs. Remove "
+    "it.",
+    **{name: f"{name}: this variable can add GPUs that belong to other pods. Remove it." for name in _INJECTING},
+    **{name: f"{name}: this variable can hide GPUs that the pod has. Remove it." for name in _HIDING},
 }
 # Values by which NCCL gives up NVLink: P2P is direct access between GPUs, by NVLink or PCI (NCCL user guide).
 _WITHOUT_P2P: Final = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("loc", "0")}
@@ -39,17 +40,17 @@ _ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
 
 
 def warnings(pod: pod_view.Pod) -> list[str]:
-    """Return a warning for each harmful setting, which spoils what the driver does for a pod, in pod order.
+    """Return a warning for each setting of a pod that undoes the driver's work, in pod order.
 
     Raises:
-        WordError: A container's environment is none.
+        WordError: A container's environment is invalid.
     """
     texts: list[str] = []
     left = MOST_BYTES
     for container in (*pod.init_containers, *pod.containers):
         where = f"container {container.name[:63]!r}: "
         if container.security_context is not None and container.security_context.privileged:
-            texts.append(where + "privileged: it sees every GPU of the node, not only its own")
+            texts.append(where + "privileged: a privileged container sees all GPUs of the node.")
         size = len(memoryview(container.env))
         if size <= left and not pod_view.same(container.env, pod_view.ABSENT):
             left -= size
@@ -70,16 +71,24 @@ def _about(name: str, value: str) -> str | None:
         known = [token.lower() for token in _TOKENS[name]]
         bad = [token for token in _tokens(value) if token.lower() not in known]
         shown = ", ".join(repr(token[:24]) for token in bad[:3])
-        return f"{name}: NCCL has no {shown}, and will not start; it has {', '.join(_TOKENS[name])}" if bad else None
+        return (
+            f"{name}: NCCL does not know {shown} and fails to start. Allowed: {', '.join(_TOKENS[name])}."
+            if bad
+            else None
+        )
     if name in _WITHOUT_P2P:
         off = value.strip().lower() in _WITHOUT_P2P[name]
-        return f"{name}: with {value.strip()} NCCL uses no NVLink between these GPUs; remove it" if off else None
+        return f"{name}: with {value.strip()} NCCL does not use NVLink between these GPUs. Remove it." if off else None
     if name in _INJECTING and value.lower() in _HIDDEN:
         return None
     return _HARMFUL.get(name)
 
 
 def _tokens(value: str) -> list[str]:
-    """Split ``ring,tree`` or ``allreduce:^tree;broadcast:ring`` into its tokens."""
+    """Return the single names in the value of an NCCL variable such as ``NCCL_ALGO``.
+
+    For example, ``ring`` and ``tree`` from ``ring,tree``, or ``tree`` and ``ring`` from
+    ``allreduce:^tree;broadcast:ring``.
+    """
     lists = [part.rpartition(":")[2].strip().removeprefix("^") for part in value.split(";")]
     return [token.strip() for part in lists for token in part.split(",") if token.strip()]

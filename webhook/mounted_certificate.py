@@ -1,4 +1,4 @@
-"""Certificates from files that somebody else renews: a mounted Secret of cert-manager's or of the user's own."""
+"""Serves a certificate from files that another program renews: a Secret of cert-manager or of the user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class Mounted(Followed):
-    """Serves ``tls.crt`` and ``tls.key`` of a folder, and serves them anew when they change."""
+    """Serves ``tls.crt`` and ``tls.key`` of a folder, and loads them again when they change."""
 
     def __init__(self, folder: Path, *, context: ssl.SSLContext) -> None:
         super().__init__(folder / "tls.crt", folder / "tls.key", what=f"certificates in {folder}")
@@ -21,15 +21,19 @@ class Mounted(Followed):
         self._context = context
 
     def ready(self) -> bool:
-        """Return whether a mounted certificate is served."""
+        """Return whether a certificate from the mounted files is served, so that requests can be answered."""
         return self._taken is not None
 
     def take(self, contents: tuple[bytes, ...]) -> None:
-        """Serve the mounted certificate with its key.
+        """Serve this mounted certificate and key from now on.
+
+        Args:
+            contents: The contents of the certificate's file and the key's file.
 
         Raises:
-            OSError: The pair is damaged, or of two versions (``ssl.SSLError``); what was served goes on.
-            UnicodeDecodeError: A file is no text.
+            OSError: The pair is damaged, or of two versions (``ssl.SSLError``); the server continues with its present
+                pair.
+            UnicodeDecodeError: A file is not text.
         """
         certificate, key = (content.decode("ascii") for content in contents)
         tls.load(self._context, certificate=certificate + "\n", key=key)

@@ -1,4 +1,7 @@
-"""What a pod should be, written as a patch of what was sent: only what differs, so that others' values survive."""
+"""Compares a sent pod with its desired fields, and writes the differences as a JSON Patch.
+
+``admission`` calls it. The patch has only the differences, so values of other programs are not changed.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ _Path = tuple[str | int, ...]
 
 
 def write(pod: pod_view.Pod, want: desired.Desired) -> Patch:
-    """Return the patch to a pod's desired fields; empty if the pod has them already.
+    """Return the patch that gives a pod its desired fields; empty if the pod has them already.
 
     Raises:
-        WordError: A part that has to change cannot be read.
+        WordError: A part of the pod that must change cannot be read.
     """
     patch = Patch()
     spec = pod.spec
@@ -71,7 +74,16 @@ def _write_containers(
 
 
 def _write_list(patch: Patch, path: _Path, length: int, want: desired.Entries) -> None:
-    """Add what makes a list of ``length`` the one that is wanted: others' entries are moved at most, never sent."""
+    """Add to a patch the operations that change a list of the pod into the desired list.
+
+    Sent entries are removed or moved, but never written again.
+
+    Args:
+        patch: The patch.
+        path: The path of the list.
+        length: The length of the list as sent.
+        want: The desired list: a number stands for the sent entry with this index, JSON for a new entry.
+    """
     if want == tuple(range(length)):
         return
     if not want or not length:

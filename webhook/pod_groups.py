@@ -1,13 +1,13 @@
-"""Which pods leave their PodGroup at CREATE, so that kube-scheduler places each of them by itself.
+"""Decides which pods leave their PodGroup at CREATE, so that kube-scheduler places each of them by itself.
 
-With the feature gate WorkloadWithJob each Job has a PodGroup, of the policy ``basic`` unless the Job asks for a gang.
-kube-scheduler tries no pod of a PodGroup while another of them has a scheduling gate, or names a claim that is missing,
-whatever the policy is (1.37.2, runPreEnqueuePlugins of pkg/scheduler/backend/queue/scheduling_queue.go, PreEnqueue of
-plugins/dynamicresources). So of an array of pods that do not all find GPUs none would start. ``create`` and ``update``
-call this. Later the field cannot change.
+With the feature gate WorkloadWithJob each Job has a PodGroup. Its policy is ``basic`` unless the Job asks for a gang.
+kube-scheduler tries no pod of a PodGroup while another pod of it has a scheduling gate, or names a claim that is
+missing. This holds for every policy (1.37.2, runPreEnqueuePlugins of pkg/scheduler/backend/queue/scheduling_queue.go,
+PreEnqueue of plugins/dynamicresources). So if some pods of a Job found no GPUs, no pod of the Job would start.
+``create`` and ``update`` call this module. A pod must leave when it is created, because the field cannot change later.
 
-A PodGroup that somebody else made is left alone: its other pods may have no GPUs and count for its ``minCount``, and
-nothing in the pod says which policy it has.
+A pod does not leave a PodGroup that another program created. The PodGroup's other pods may have no GPUs and count for
+its ``minCount``, and the pod does not tell the group's policy.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _GROUP: Final = msgspec.json.Decoder(SchedulingGroup | None)
 
 
 def left(pod: pod_view.Pod) -> str:
-    """Return the PodGroup of its Job that a new pod with our scheduling gate leaves, or has left; empty for none.
+    """Return the Job's PodGroup that a new gated pod must leave; empty if there is none.
 
-    A note keeps the name, by which the controller finds the pod's gang (``gang_owners.of_group``).
+    If an earlier call has already removed the pod from the PodGroup, its name is returned, too. The pod keeps this name
+    in a note (an annotation), by which the controller finds the pod's gang (``gang_owners.of_group``).
 
     Raises:
         WordError: The PodGroup or the owners of the pod cannot be read.
@@ -43,8 +44,9 @@ def left(pod: pod_view.Pod) -> str:
 
 
 def leaves_at_update(pod: pod_view.Pod, live: pod_view.Pod) -> bool:
-    """Return whether an update names a PodGroup that the live pod is not in, as a manifest that is applied again does.
+    """Return whether an update adds a PodGroup that the stored pod (``live``) is not in.
 
-    Kubernetes would refuse it, as the field cannot change.
+    This happens if a manifest is applied again. The webhook then removes the field, because Kubernetes would refuse the
+    update: the field cannot change.
     """
     return pod.is_in_group and not live.is_in_group

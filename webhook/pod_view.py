@@ -1,6 +1,6 @@
-"""A pod as it is read here: typed, with only the fields that decisions are made from; all others are skipped.
+"""A pod as the webhook reads it: typed, with only the fields that it uses.
 
-What is not sure to be read stays a view of the bytes that came in, so that a large pod costs no more than its bytes.
+A field that may not be needed stays JSON until it is used. So a large pod costs no more than its bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Part(msgspec.Struct, rename="camel", frozen=True, gc=False):
 
 
 class Named(_Part, frozen=True, omit_defaults=True):
-    """An entry of a list that Kubernetes merges by name."""
+    """Base class of the entries of a pod's lists that Kubernetes merges by the entry's name."""
 
     name: str
 
@@ -52,7 +52,7 @@ class UsedClaim(Named, frozen=True):
 
 
 class Resources(_Part, frozen=True):
-    """A container's resources; ``quantities`` reads the limits and requests."""
+    """A container's resources. Limits and requests stay JSON; ``quantities`` reads them."""
 
     limits: Raw = ABSENT
     requests: Raw = ABSENT
@@ -60,13 +60,13 @@ class Resources(_Part, frozen=True):
 
 
 class SecurityContext(_Part, frozen=True):
-    """Whether a container sees every device of its node."""
+    """A container's security context: whether it is privileged. A privileged container sees all devices of its node."""
 
     privileged: bool | None = None
 
 
 class Container(Named, frozen=True):
-    """A container, or an init container; ``harmful_settings`` reads the environment."""
+    """A container, or an init container. Its environment stays JSON; ``harmful_settings`` reads it."""
 
     resources: Resources | None = None
     env: Raw = ABSENT
@@ -75,7 +75,7 @@ class Container(Named, frozen=True):
 
     @property
     def claims(self) -> Sequence[UsedClaim]:
-        """Return the entries of ``resources.claims`` of a container in the pod."""
+        """Return the entries of a container's ``resources.claims``."""
         return (self.resources and self.resources.claims) or ()
 
 
@@ -98,16 +98,17 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     """A pod.
 
     Attributes:
-        words: The author's annotations under our prefixes.
-        written: The webhook's and the controller's notes and results, also under names of other tools.
-        annotated: Whether it has annotations at all, ours or others'.
-        labelled: Whether it has labels at all.
-        label: The value of our label; None without it.
+        words: The author's annotations under the driver's prefixes.
+        written: The annotations that the webhook and the controller write, also under names of other tools.
+        annotated: Whether the pod has any annotations at all.
+        labelled: Whether the pod has any labels at all.
+        label: The value of the driver's label; None without it.
         annotations: All of its annotations.
         labels: All of its labels.
-        queued: Whether Kueue charges it, by itself or with what made it.
-        queued_alone: Whether it is one that somebody put into a queue by itself.
-        note_sent: Whether it is queued, and its author sent the note of a resolved request that it has.
+        queued: Whether the pod's GPUs count for Kueue's quota, as a plain pod or through its owner.
+        queued_alone: Whether its author put the pod itself into a queue, as a plain pod.
+        note_sent: Whether the pod is queued, and its author sent the annotation that notes a resolved request. Normally
+            the webhook writes it.
         owners: Its ``metadata.ownerReferences``, undecoded.
         spec: Its spec.
     """
@@ -127,22 +128,25 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_marked(self) -> bool:
-        """Return whether the viewed pod is for us: it has an annotation under one of our prefixes, or our label."""
+        """Return whether the pod has an annotation or the label of this driver.
+
+        Other pods are not for this driver, unless their GPU limits are translated.
+        """
         return bool(self.words) or any(map(names.is_ours, self.written)) or self.label is not None
 
     @property
     def containers(self) -> Sequence[Container]:
-        """Return the viewed pod's containers, without init containers."""
+        """Return the containers of the pod, without init containers."""
         return self.spec.containers or ()
 
     @property
     def init_containers(self) -> Sequence[Container]:
-        """Return the viewed pod's init containers, sidecars among them."""
+        """Return the init containers of the pod, including sidecars."""
         return self.spec.init_containers or ()
 
     @property
     def app_containers(self) -> list[Container]:
-        """Return what runs side by side for the viewed pod's life: its containers, then its sidecars.
+        """Return the containers that run for the pod's whole life: its containers, then its sidecars.
 
         A sidecar is an init container with ``restartPolicy: Always`` (KEP-753).
         """
@@ -150,28 +154,34 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def template(self) -> tuple[str, str] | None:
-        """Return the pod's entry of ``spec.resourceClaims`` with a template for the controller, and that template."""
+        """Return the ``spec.resourceClaims`` entry of the pod's GPUs, and the template that its author named.
+
+        The controller makes the claim of this entry from the template. None if the author named no template.
+        """
         entry, slash, name = self.written.get(names.TEMPLATE, "").partition("/")
         return (entry, name) if slash and names.REQUEST in self.written else None
 
     @property
     def own_entry(self) -> str:
-        """Return the name of the pod's entry of ``spec.resourceClaims`` that is the driver's to write."""
+        """Return the name of the entry of the pod's ``spec.resourceClaims`` that the driver writes."""
         return names.POD_CLAIM if self.template is None else self.template[0]
 
     @property
     def own_claim(self) -> PodClaim | None:
-        """Return the pod's entry of ``spec.resourceClaims`` that has the name ``own_entry``, whoever wrote it."""
+        """Return the entry of ``spec.resourceClaims`` with the name ``own_entry``; None without one.
+
+        It need not be the driver's: the pod's author can write an entry with this name.
+        """
         return next((c for c in self.spec.resource_claims or () if c.name == self.own_entry), None)
 
     @property
     def is_in_group(self) -> bool:
-        """Return whether the viewed pod names a PodGroup (KEP-4671)."""
+        """Return whether the pod names a PodGroup (KEP-4671)."""
         return not same(self.spec.scheduling_group, ABSENT)
 
     @property
     def gated(self) -> bool:
-        """Return whether our scheduling gate holds the viewed pod."""
+        """Return whether the pod has the driver's scheduling gate."""
         return any(gate.name == names.GATE for gate in self.spec.scheduling_gates or ())
 
 
@@ -221,14 +231,14 @@ _AFFINITY: Final = msgspec.json.Decoder(_Affinity | None)
 
 
 def read(text: bytes | Raw, *, also_written: Sequence[str] = ()) -> Pod:
-    """Return the view of a pod: its JSON decoded, with the fields that admission uses.
+    """Return the view of a pod from its JSON.
 
     Args:
         text: The pod as JSON.
-        also_written: Annotations without our prefixes that the controller writes on pods that are for us.
+        also_written: Names of further annotations that the controller writes, without the driver's prefixes.
 
     Raises:
-        WordError: The JSON is no pod.
+        WordError: The JSON is not a pod.
     """
     pod = decode(_POD, text, "")
     annotations = _texts(pod.metadata.annotations, "metadata.annotations: ")
@@ -263,19 +273,24 @@ def read(text: bytes | Raw, *, also_written: Sequence[str] = ()) -> Pod:
 
 def _texts(text: Raw, where: str) -> dict[str, str] | None:
     if len(memoryview(text)) > LONGEST:
-        raise WordError(f"{where}too long; Kubernetes keeps 256 KiB of annotations, and fewer labels")
+        raise WordError(f"{where}more than {LONGEST} bytes of JSON. Kubernetes stores at most 256 KiB of annotations.")
     found: dict[str, str] | None = decode(_TEXTS, text, where)
     return found
 
 
 def _note_sent(managed: Raw) -> bool:
-    """Return whether the note of a new pod came with its author's request; True where nothing tells.
+    """Return whether a new pod's author sent the note with a resolved request.
 
-    Before admission the API server lists in managedFields what was sent, and takes the list away where it cannot make
-    one (apiserver 1.36, endpoints/handlers/create.go; managedfields UpdateNoErrors). What admission adds is not in it.
+    True if unknown. The note is an annotation that normally the webhook writes. ``managedFields`` tells: before
+    admission the API server lists there the fields that were sent. The list does not contain fields that admission
+    adds. If the API server cannot make the list, it removes it (apiserver 1.36, endpoints/handlers/create.go;
+    managedfields UpdateNoErrors).
+
+    Args:
+        managed: The pod's ``managedFields`` as JSON.
 
     Raises:
-        WordError: The list is none.
+        WordError: The list is invalid.
     """
     managers = decode(_MANAGERS, managed, "metadata.managedFields: ")
     listed = [one.fields.metadata.annotations for one in managers or () if one.fields and one.fields.metadata]
@@ -283,61 +298,69 @@ def _note_sent(managed: Raw) -> bool:
 
 
 def quantities(raw: Raw) -> dict[str, Quantity]:
-    """Return limits or requests in a pod's JSON by resource.
+    """Return a container's limits or requests by resource, from their JSON.
 
     Raises:
-        WordError: They are none.
+        WordError: The JSON is not a map of quantities.
     """
     return {} if same(raw, ABSENT) else decode(_QUANTITIES, raw, "resources: ") or {}
 
 
 def members(raw: Raw) -> dict[str, Raw] | None:
-    """Return the members of an object in a pod's JSON, as they stand; None where there is none.
+    """Return the fields of a JSON object in a pod, each still as JSON; None without the object.
 
     Raises:
-        WordError: It is no object.
+        WordError: The JSON is not an object.
     """
     found: dict[str, Raw] | None = decode(_MEMBERS, raw, "")
     return found
 
 
 def required(spec: Spec) -> Raw:
-    """Return the required node affinity in a pod's JSON as it stands; ``ABSENT`` without one.
+    """Return a pod's required node affinity as undecoded JSON; ``ABSENT`` without one.
 
     Raises:
-        WordError: The affinity is none.
+        WordError: The affinity is invalid.
     """
     found = None if same(spec.affinity, ABSENT) else decode(_AFFINITY, spec.affinity, "spec.affinity: ")
     return ABSENT if found is None or found.node_affinity is None else found.node_affinity.required
 
 
 def selector(spec: Spec) -> NodeSelector | None:
-    """Return the required node affinity in a pod's JSON as the controller reads it; None without one.
+    """Return a pod's required node affinity, decoded; None without one.
 
     Raises:
-        WordError: The affinity is none.
+        WordError: The affinity is invalid.
     """
     found: NodeSelector | None = decode(_SELECTOR, required(spec), "spec.affinity: ")
     return found
 
 
 def same(one: Raw, other: Raw) -> bool:
-    """Return whether two pieces of a pod's JSON are the same bytes; the API server writes equal values alike."""
+    """Return whether two pieces of a pod's JSON are the same bytes.
+
+    The API server always writes equal values in the same way.
+    """
     return memoryview(one) == memoryview(other)
 
 
 def decode(decoder: msgspec.json.Decoder[_T], text: bytes | Raw, where: str) -> _T:
-    """Return a piece of a pod's JSON as the decoder's type.
+    """Return a piece of a pod's JSON, decoded as the decoder's type.
+
+    Args:
+        decoder: The decoder.
+        text: The JSON.
+        where: The place in the pod, for the message.
 
     Raises:
-        WordError: It is not of that type.
+        WordError: The JSON is not of that type.
     """
     try:
         return decoder.decode(text)
     except (ValueError, RecursionError) as error:
-        raise WordError(f"this is no pod: {where}{error}") from None
+        raise WordError(f"The object is not a valid Pod: {where}{error}.") from None
 
 
 def plain(entry: PodClaim | UsedClaim | Named) -> Any:
-    """Return an entry of a list in a viewed pod as JSON, without what is absent."""
+    """Return an entry of a pod's list as JSON, without fields that are not set."""
     return msgspec.to_builtins(entry)

@@ -23,25 +23,31 @@ _PIECE: Final = 1 << 16  # bytes: a large body is never held as text as a whole
 
 
 class ReviewError(DriverError):
-    """The body is no AdmissionReview. There is no uid to answer to, so the caller gets a plain HTTP 400."""
+    """The body of a request is not an AdmissionReview.
+
+    Without a review there is no uid to answer to, so the server answers with a plain HTTP 400.
+    """
 
     reason = "BadReview"
 
 
 class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
-    """The kind of the object in question."""
+    """The kind of the reviewed object, with its API group and version."""
 
     kind: str = ""
 
 
 class User(msgspec.Struct, frozen=True, gc=False):
-    """Who asks."""
+    """The user who sent the request."""
 
     username: str = ""
 
 
 class Request(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
-    """The question. ``object`` and ``old_object`` are read later, by what knows their kind."""
+    """The request of an admission review.
+
+    ``object`` and ``old_object`` stay JSON. The function for their kind decodes them later.
+    """
 
     uid: str
     operation: str
@@ -74,16 +80,22 @@ def decode(body: bytes) -> Request:
         _check_text(body)
         review = _DECODER.decode(body)
     except (ValueError, RecursionError) as error:
-        raise ReviewError(f"the body is no {_KIND}: {error}") from None
+        raise ReviewError(f"The body is not an {_KIND}: {error}.") from None
     if (review.api_version, review.kind) != (_API_VERSION, _KIND):
         raise ReviewError(
-            f"the body is a {review.kind[:64]!r} of {review.api_version[:64]!r}; send an {_KIND} of {_API_VERSION}"
+            f"The body is a {review.kind[:64]!r} of {review.api_version[:64]!r}. Send an {_KIND} of {_API_VERSION}."
         )
     return review.request
 
 
 def _check_text(body: bytes) -> None:
-    """Raise unless it is UTF-8: the decoder looks at no text that it skips, and such text may come into a patch."""
+    """Raise unless the body of a review is UTF-8.
+
+    The JSON decoder does not check text that it skips. Such text could be copied into a patch.
+
+    Raises:
+        UnicodeDecodeError: The body is not UTF-8.
+    """
     if body.isascii():
         return
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -93,9 +105,14 @@ def _check_text(body: bytes) -> None:
 
 
 def allow(request: Request, *, patch: Patch | None = None, warnings: Sequence[str] = ()) -> bytes:
-    """Return the answer to a review that lets the object in, changed by a JSON Patch if there is one.
+    """Return the answer to a review that allows the object.
 
-    Of more warnings than ``MOST_WARNINGS`` the first are in the answer, and the number of the others.
+    It has at most ``MOST_WARNINGS`` warnings. If there are more, the last line says how many are left out.
+
+    Args:
+        request: The request.
+        patch: The changes of the object; None for no change.
+        warnings: Warnings for the user.
     """
     response: dict[str, Any] = {"uid": request.uid, "allowed": True}
     if patch:
@@ -104,25 +121,39 @@ def allow(request: Request, *, patch: Patch | None = None, warnings: Sequence[st
     if warnings:
         if len(warnings) > MOST_WARNINGS:
             kept = warnings[: MOST_WARNINGS - 1]
-            warnings = [*kept, f"and {len(warnings) - len(kept)} more warnings about this pod"]
+            warnings = [*kept, f"There are {len(warnings) - len(kept)} more warnings about this pod."]
         response["warnings"] = [shorten(warning, MOST_WARNING) for warning in warnings]
     return _encode(response)
 
 
 def deny(request: Request, message: str, *, code: int = 400, reason: str = "BadRequest") -> bytes:
-    """Return the answer to a review that refuses the object; people read ``message`` after "denied the request:"."""
+    """Return the answer to a review that refuses the object.
+
+    Args:
+        request: The request.
+        message: The reason. Users see it after "denied the request:".
+        code: The HTTP status code.
+        reason: The reason of the Status, in CamelCase.
+    """
     status = {"status": "Failure", "code": code, "reason": reason, "message": shorten(message, MOST_MESSAGE)}
     return _encode({"uid": request.uid, "allowed": False, "status": status})
 
 
 def failure(code: int, message: str) -> bytes:
-    """Return a Status for a review that gets no answer; the API server shows its message to people."""
+    """Return a Kubernetes ``Status``, as JSON, for a request that could not be read as a review.
+
+    The API server shows its message to the user.
+
+    Args:
+        code: The HTTP status code.
+        message: The message.
+    """
     status = {"status": "Failure", "code": code, "message": message}
     return _ENCODER.encode({"apiVersion": "v1", "kind": "Status"} | status)
 
 
 def shorten(text: str, most: int) -> str:
-    """Return a text in the answer to a review on one line, cut to so many characters."""
+    """Return a text on one line, cut to ``most`` characters."""
     cut = text if len(text) <= most else text[: most - 1] + "…"
     return cut if cut.isprintable() else "".join(c if c.isprintable() else "?" for c in cut)
 

@@ -1,4 +1,8 @@
-"""Pods that the scheduler places alone, at once or for want of a place: what of their words it can follow."""
+"""Checks pods for which kube-scheduler alone chooses the GPUs: which annotations it can follow.
+
+It chooses at once (``placement: static``), or if the controller finds no place (``when-full: hand-over``). ``create``
+and ``update`` call this module.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +34,13 @@ _ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
 
 
 def check(resolved: Resolved, policies: Policies) -> None:
-    """Raise unless the scheduler can follow the annotations of a ``static`` pod.
+    """Raise unless the scheduler can follow the annotations of a pod for which it may choose the GPUs.
 
-    The scheduler places such a pod alone.
+    These are pods with ``placement: static`` or ``when-full: hand-over``. Nothing is raised for other pods.
 
     Raises:
-        WordError: A word that no claim can say, more than the scheduler can search for, or a share of GPUs that the
-            scheduler gives none of; the message names the word that asks for such a claim, too.
+        WordError: A claim cannot express an annotation, the scheduler's search would take too long, or the scheduler
+            cannot give the requested share. The message also names the annotation that lets the scheduler choose.
     """
     # The annotations by which the scheduler alone places a pod, at once or if the cluster is full; UNSET without one.
     causes = {names.PLACEMENT: resolved.placement, names.WHEN_FULL: resolved.when_full}
@@ -46,33 +50,38 @@ def check(resolved: Resolved, policies: Policies) -> None:
             try:
                 spec = claim_alternatives.spec(resolved)
             except WordError as error:
-                raise WordError(f"{key}: {value} contradicts another word: {error}") from None
+                raise WordError(f"{key}: {value} contradicts another annotation: {error}") from None
             try:
                 search_limits.check(spec)
             except WordError as error:
-                raise WordError(f"{key}: {value}: {error}. Remove it, and the driver chooses the GPUs") from None
+                raise WordError(
+                    f"{key}: {value}: {error} Remove the annotation to let the driver choose the GPUs."
+                ) from None
             if isinstance(resolved.request, Share) and exclusive.every(policies):
                 raise WordError(
-                    f"{key}: {value} leaves the share to kube-scheduler, which does not know that every GPU that is "
-                    f"shared has parts of one namespace at a time (exclusiveTo in the policies file): remove it, and "
-                    f"the driver chooses the GPU"
+                    f"{key}: {value} lets kube-scheduler place the share, but the policies file limits each shared "
+                    f"GPU to one namespace (exclusiveTo), which kube-scheduler does not read. Remove the annotation "
+                    f"to let the driver choose the GPU."
                 )
 
 
 def advice(resolved: Resolved) -> list[str]:
-    """Return warnings of links in a ``static`` pod's words that the scheduler finds on few machines."""
+    """Return warnings if the scheduler can find the required links only on few machines.
+
+    They are for pods with ``placement: static`` or ``when-full: hand-over``.
+    """
     request = resolved.request
     size = claim_alternatives.larger_group(request)
     if not isinstance(request, Whole) or size is None:
         return []
     causes = {names.PLACEMENT: resolved.placement, names.WHEN_FULL: resolved.when_full}
     limitation = (
-        f"kube-scheduler finds links among {request.gpus} GPUs only where all {size} GPUs of a group are linked with "
+        f"kube-scheduler finds {request.gpus} linked GPUs only on machines that link all {size} GPUs of a group with "
         f"each other"
     )
     if VENDORS[request.vendor] is NVIDIA:
-        limitation += ", as by NVSwitch, and not on machines like the DGX-1"
-    return [f"{key}: {value}: {limitation}" for key, value in causes.items() if isinstance(value, str)]
+        limitation += ", for example by NVSwitch. It finds none on machines such as the DGX-1"
+    return [f"{key}: {value}: {limitation}." for key, value in causes.items() if isinstance(value, str)]
 
 
 def is_static(resolved: Resolved) -> bool:
@@ -81,7 +90,15 @@ def is_static(resolved: Resolved) -> bool:
 
 
 def noted(resolved: Resolved, keep_env: tuple[str, ...]) -> Resolved:
-    """Return what is noted of a ``static`` pod: all that the template of its claim is made from."""
+    """Return the resolved request for the note (an annotation) on a ``static`` pod.
+
+    The scheduler alone places a ``static`` pod. The template of its claim is made from this note, so the note has
+    everything that the template needs.
+
+    Args:
+        resolved: The resolved request.
+        keep_env: The author's environment variables that the driver must not replace.
+    """
     return msgspec.structs.replace(
         resolved,
         version=annotation_words.version(resolved.request, VERSION),  # without what is left out here
@@ -92,10 +109,13 @@ def noted(resolved: Resolved, keep_env: tuple[str, ...]) -> Resolved:
 
 
 def kept(pod: pod_view.Pod, containers: Collection[str]) -> tuple[str, ...]:
-    """Return the variables of a ``static`` pod's containers that no edit of a claim may replace.
+    """Return the environment variables of these containers that the node agent must not replace.
+
+    The author set them, and the node agent sets variables with the same prefixes by CDI. They are noted for a pod that
+    only the scheduler places (``static``).
 
     Raises:
-        WordError: An environment is none, or has more of them than any pod.
+        WordError: An environment is invalid, or has more or longer such variables than are supported.
     """
     # CDI edits set variables with the prefixes of ``KEEP``. Those that the author set must stay.
     protected: set[str] = set()
@@ -103,12 +123,12 @@ def kept(pod: pod_view.Pod, containers: Collection[str]) -> tuple[str, ...]:
         if container.name in containers and not pod_view.same(container.env, pod_view.ABSENT):
             where = f"container {container.name[:63]!r}: env"
             if len(memoryview(container.env)) > MOST_BYTES:
-                raise WordError(f"{where}: more than {MOST_BYTES} bytes of JSON; use a ConfigMap")
+                raise WordError(f"{where}: more than {MOST_BYTES} bytes of JSON. Move the variables to a ConfigMap.")
             variables = pod_view.decode(_ENV, container.env, "env: ") or ()
             protected.update(variable.name for variable in variables if variable.name.startswith(KEEP))
     if len(protected) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in protected):
         raise WordError(
-            f"more than {MOST_KEPT} variables that begin with {', '.join(KEEP)}, or one of more than {LONGEST_KEPT} "
-            f"characters; use a ConfigMap"
+            f"The pod has more than {MOST_KEPT} variables that begin with {', '.join(KEEP)}, or one with more than "
+            f"{LONGEST_KEPT} characters. Move them to a ConfigMap."
         )
     return tuple(sorted(protected))

@@ -1,6 +1,6 @@
-"""The HTTPS server that the API server calls: bodies in, within bounds, and answers out.
+"""The HTTPS server that the API server calls: it receives reviews, within bounds, and sends answers.
 
-It stands on aiohttp's low-level server, because routing and application middleware would cost more than an answer does.
+It uses aiohttp's low-level server, because routing and application middleware would cost more than an answer does.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ CONNECTIONS: Final = 512  # three API servers that each admit 250 pods at the sa
 
 
 class Endpoint:
-    """Answers POST to the paths of ``Admission``.
+    """Answers POST requests to the paths of ``Admission``.
 
     Args:
         admission: Answers reviews.
-        wait_s: Seconds that a request may take.
-        grace_s: See ``Body``.
+        wait_s: The longest time of a request, seconds.
+        grace_s: For how many seconds a sender may be too slow, as in ``Body``.
     """
 
     def __init__(self, admission: Admission, *, wait_s: float = WAIT_S, grace_s: float = GRACE_S) -> None:
@@ -52,13 +52,13 @@ class Endpoint:
     async def handle(self, http: web.BaseRequest) -> web.Response:
         """Return the server's HTTP answer to an admission review.
 
-        A body that is no review gets status 400, a body over the bound 413, and one that takes too long 429. Then the
-        API server refuses the object, or accepts it if the webhook's ``failurePolicy`` is Ignore. It shows users the
-        message of the Status in the answer's body.
+        The status is 400 if the body is not a review, 413 if it is too large, and 429 if it takes too long. With these
+        statuses the API server refuses the object, or accepts it if the webhook's ``failurePolicy`` is Ignore. It shows
+        users the message of the Status in the answer's body.
         """
         paths = self._admission.paths
         if http.path not in paths:
-            return web.Response(status=404, text=f"write one of {', '.join(paths)}, not {http.path[:64]!r}")
+            return web.Response(status=404, text=f"Unknown path {http.path[:64]!r}. Use one of: {', '.join(paths)}.")
         if http.method != hdrs.METH_POST:
             return web.Response(status=405, headers={hdrs.ALLOW: hdrs.METH_POST})
         content = http.content  # the body; aiohttp may still be receiving it
@@ -85,14 +85,19 @@ class Endpoint:
                         return _refused(413, _TOO_LARGE.format(f"more than {size}"))
                     return await self._answer_large(http.path, body)
         except ConnectionError:
-            return _refused(400, "the connection ended before the body did")  # nobody hears it
+            return _refused(400, "The connection ended before the whole body was read.")  # no client receives it
         except TimeoutError:  # the API server may ask again; Retry-After says when
             if body.is_cut_off:
-                return _refused(429, f"the body came too slowly: {body.length} bytes so far; ask again")
-            return _refused(429, "too many bytes of reviews are under way; ask again")
+                return _refused(
+                    429, f"The body arrived too slowly: {body.length} bytes so far. Send the request again."
+                )
+            return _refused(429, "Too many bytes of requests are being read. Send the request again.")
 
     async def _answer_large(self, path: str, body: Body) -> web.Response:
-        """Answer one large body at a time, and leave at least half of the loop's time to small ones."""
+        """Return the answer to a large body.
+
+        Large bodies are answered one at a time, and half of the event loop's time is kept for small bodies.
+        """
         async with self._large_answer:
             await asyncio.sleep(self._pause_end - asyncio.get_running_loop().time())
             began = time.perf_counter()
@@ -106,20 +111,20 @@ class Endpoint:
             answer = self._admission.answer(path, body)
         except review.ReviewError as error:
             text = review.shorten(str(error), review.MOST_MESSAGE)
-            logger.warning("refused a body of %d bytes: %s", len(body), text)
+            logger.warning("The webhook refused a request with a body of %d bytes: %s", len(body), text)
             return web.Response(status=400, body=review.failure(400, text), headers=_JSON)
         return web.Response(body=answer, headers=_JSON)
 
 
 _JSON: Final = CIMultiDict({hdrs.CONTENT_TYPE: "application/json"})
 _TOO_LARGE: Final = (
-    f"old and new object have {{}} bytes of JSON together, and {names.DRIVER} reads at most {MOST_BYTES}: "
-    "make the object smaller, and count each <, > and & in it as six bytes"
+    f"The old and the new object have {{}} bytes of JSON together, and {names.DRIVER} reads at most {MOST_BYTES}. "
+    f"Make the object smaller. Each <, > and & counts as six bytes."
 )
 
 
 def _refused(status: int, text: str) -> web.Response:
-    logger.warning("answered %d: %s", status, text)
+    logger.warning("The webhook answered a request with status %d: %s", status, text)
     response = web.Response(status=status, body=review.failure(status, text), headers=_JSON)
     if status == 429:
         response.headers[hdrs.RETRY_AFTER] = "1"
@@ -135,7 +140,7 @@ async def serve(
     context: ssl.SSLContext | None,
     host: str | None = None,
 ) -> AsyncIterator[int]:
-    """Run the server: serve a handler while the block runs, and yield the port.
+    """Serve a handler while the ``async with`` block runs, and yield the port.
 
     Args:
         handler: Answers every request.

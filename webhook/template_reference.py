@@ -1,4 +1,7 @@
-"""Which of a pod's claims the controller makes by a ResourceClaimTemplate: one, where no limit asks for GPUs."""
+"""Finds which claim of a pod has its GPUs, if the pod has no GPU limits but refers to a ResourceClaimTemplate.
+
+The controller makes this claim from the template. ``create`` and ``update`` call this module.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,18 @@ _MAX_NAMED: Final = 4  # claims that a warning names
 
 
 def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
-    """Return name and template of the ``spec.resourceClaims`` entry that has the pod's GPUs; None if limits ask.
+    """Return the name and the template of the ``spec.resourceClaims`` entry for a pod's GPUs.
 
-    The webhook does not read templates. The controller finds out whether this one asks for GPUs of this driver.
+    None if limits request the GPUs. The webhook does not read templates. The controller finds out whether the template
+    requests GPUs of this driver.
 
     Args:
         pod: The pod as sent.
-        asks: The GPUs that its limits and annotations ask for, by container.
+        asks: The GPUs that its limits and annotations request, by container.
 
     Raises:
-        WordError: Several templates are possible, the annotation names no entry, or the pod has a claim by its name
-            only.
+        WordError: Several templates are possible, the annotation names no entry, or the pod refers to a claim by its
+            name instead of a template.
     """
     templates = {
         entry.name: entry.resource_claim_template_name
@@ -48,15 +52,15 @@ def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
     named_entry = pod.words.get(names.CLAIM)
     if named_entry is not None:
         if named_entry not in templates:
-            choices = _write_one_of(templates)
+            choices = _write_one_of(templates) or f"Write the limit {names.GPU_RESOURCE} instead."
             raise WordError(
-                f"{names.CLAIM}: {shown(named_entry)} is no entry of spec.resourceClaims with a "
-                f"resourceClaimTemplateName; {choices or 'write a limit ' + names.GPU_RESOURCE + ' instead'}"
+                f"{names.CLAIM}: {shown(named_entry)} is not an entry of spec.resourceClaims with a "
+                f"resourceClaimTemplateName. {choices}"
             )
         if asks:
             raise WordError(
-                f"{names.CLAIM}: {shown(named_entry)} contradicts limits or words that ask for GPUs; write one of the "
-                "two"
+                f"{names.CLAIM}: {shown(named_entry)} contradicts limits or annotations that request GPUs. Write only "
+                f"one of the two."
             )
         return named_entry, templates[named_entry]
 
@@ -71,89 +75,102 @@ def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
         return None
     if len(templates) > 1:
         raise WordError(
-            f"the pod has several claims by template, and no limit {names.GPU_RESOURCE}: say which is its GPUs, "
-            f"{_write_one_of(templates)} as annotation {names.CLAIM}"
+            f"The pod has several claims from templates and no limit {names.GPU_RESOURCE}, so it is not clear which "
+            f"claim has the GPUs. {_write_one_of(templates)} Write it as the annotation {names.CLAIM}."
         )
     return next(iter(templates.items()))
 
 
 def check_names(entry: str, template: str) -> None:
-    """Raise unless the names in a pod's reference to a claim template are ones that objects can have.
+    """Raise unless ``entry`` and ``template`` are valid names of objects.
+
+    They are the names in a pod's reference to a claim template.
 
     Raises:
-        WordError: One of them has a name that no object has.
+        WordError: One of them is not a valid name.
     """
     longest = max(entry, template, key=len)
     if len(longest) > LONGEST:
-        raise WordError(f"spec.resourceClaims: {shown(longest)} is longer than any object's name")
+        raise WordError(f"spec.resourceClaims: {shown(longest)} is longer than the name of an object can be.")
 
 
 def _refuse_named_claims(pod: pod_view.Pod) -> None:
     for entry in pod.spec.resource_claims or ():
         if entry.resource_claim_name and entry.name != names.POD_CLAIM:
             raise WordError(
-                f"the pod asks for no GPU but by claim {shown(entry.resource_claim_name)}, which the scheduler fills: "
-                f"write what its GPUs must be into the claim, as constraints, and remove the {names.PREFIX} "
-                f"annotations; or give a container a limit {names.GPU_RESOURCE}, and where pods share the GPUs write "
-                f"{names.SHARED_CLAIM}"
+                f"The pod requests GPUs only by claim {shown(entry.resource_claim_name)}, which kube-scheduler "
+                f"allocates. Write the requirements into the claim as constraints, and remove the {names.PREFIX} "
+                f"annotations. Or give a container the limit {names.GPU_RESOURCE}, and write {names.SHARED_CLAIM} if "
+                f"pods share the GPUs."
             )
 
 
 def users(pod: pod_view.Pod, entry: str) -> Asks:
-    """Return the containers that use a referenced claim, each as asking for one GPU: its template says how many.
+    """Return the containers that use the claim with the pod's GPUs, each with a request for one GPU.
+
+    The number is a placeholder, because only the claim template has the real number.
+
+    Args:
+        pod: The pod as sent.
+        entry: The name of the claim's entry in ``spec.resourceClaims``.
 
     Raises:
-        WordError: No container uses it, or an init container asks for GPUs by a limit.
+        WordError: No container uses the claim, or an init container requests GPUs by a limit.
     """
     for container in pod.init_containers:
         if gpu_limits.asked(container.name, gpu_limits.amounts(container)):
             raise WordError(
-                f"init container {container.name[:63]!r}: its limit asks for GPUs beside claim {shown(entry)}; write "
-                f"resources.claims: [{{name: {entry[:63]}}}] instead"
+                f"init container {container.name[:63]!r}: its limit requests GPUs in addition to claim "
+                f"{shown(entry)}. Write resources.claims: [{{name: {entry[:63]}}}] instead."
             )
     containers = (*pod.app_containers, *pod.init_containers)
     users_of_claim = dict.fromkeys([c.name for c in containers if any(used.name == entry for used in c.claims)], 1)
     if not users_of_claim:
         raise WordError(
-            f"no container uses claim {shown(entry)}: write resources.claims: [{{name: {entry[:63]}}}] in those that "
-            f"want its GPUs"
+            f"No container uses claim {shown(entry)}. Write resources.claims: [{{name: {entry[:63]}}}] in the "
+            f"containers that need its GPUs."
         )
     # More cannot be in a resolved request. Kubernetes lets more containers share the claim.
     return dict(list(users_of_claim.items())[:MOST_GPUS])
 
 
 def _write_one_of(entries: dict[str, str]) -> str:
-    return f"write one of {', '.join(shown(entry) for entry in list(entries)[:8])}" if entries else ""
+    return f"Choose one of: {', '.join(shown(entry) for entry in list(entries)[:8])}." if entries else ""
 
 
 def check(request: Resolved, annotations: Annotations) -> None:
-    """Raise if annotations say what only the referenced claim template can say: vendor, part, sharing, placement.
+    """Raise if annotations request something that only the claim template may request.
+
+    This is the vendor, a fraction, sharing or the placement.
 
     Args:
         request: The request that the annotations make.
         annotations: The annotations.
 
     Raises:
-        WordError: They do.
+        WordError: An annotation requests one of these.
     """
     # A field is UNSET if no annotation sets it, or if it has the default.
     if request.placement == values.STATIC:
         raise WordError(
-            f"{names.PLACEMENT}: {values.STATIC}: the scheduler places a pod by its own template where no word of ours "
-            f"is said: remove all {names.PREFIX} annotations"
+            f"{names.PLACEMENT}: {values.STATIC}: kube-scheduler places a pod by its own template only if the pod has "
+            f"no {names.PREFIX} annotations. Remove all of them."
         )
     if (vendor := annotations.said.get(names.VENDOR)) is not None:
         raise WordError(
-            f"{names.VENDOR}: {shown(vendor)}: the class in the claim's template says whose GPUs they "
-            "are; remove the annotation"
+            f"{names.VENDOR}: {shown(vendor)}: the device class in the claim's template decides the vendor. Remove "
+            f"the annotation."
         )
     if request.shared is not msgspec.UNSET:
         raise WordError(
-            f"{names.SHARED_CLAIM}: {shown(request.shared)}: a claim that a template makes is one pod's, and drivers "
-            f"of NICs serve one pod a claim; write a limit {names.GPU_RESOURCE} instead of the template"
+            f"{names.SHARED_CLAIM}: {shown(request.shared)}: a claim from a template belongs to one pod and cannot be "
+            f"shared. Write the limit {names.GPU_RESOURCE} instead of the template."
         )
     if not isinstance(request.request, Whole):
-        raise WordError("the pod's claim is made by a template, which says what part of a GPU it is: remove the words")
+        raise WordError(
+            "The pod's claim comes from a template, which says what fraction of a GPU it is. Remove the annotations "
+            "about fractions."
+        )
     if request.when_full == values.HAND_OVER:
         # ``hand-over``: if the cluster is full, the scheduler alone places the pod. Its claim must then express the
         # annotations. The number of GPUs is in the template: check for two, because annotations about sets matter from
@@ -162,18 +179,19 @@ def check(request: Resolved, annotations: Annotations) -> None:
         try:
             claim_alternatives.demanding({"devices": {"requests": []}}, with_two_gpus)
         except WordError as error:
-            raise WordError(f"{names.WHEN_FULL}: {values.HAND_OVER} contradicts another word: {error}") from None
+            raise WordError(f"{names.WHEN_FULL}: {values.HAND_OVER} contradicts another annotation: {error}") from None
 
 
 def advice(pod: pod_view.Pod, resolved: Resolved, own: tuple[str, str] | None) -> tuple[str, ...]:
-    """Return a warning if a pod wants near NICs and refers to claims whose NICs are not chosen with its GPUs.
+    """Return a warning if the controller cannot choose some of the pod's NICs near its GPUs.
 
-    What is asked for in its other claims nobody knows here: the controller reads the claim that has the GPUs.
+    The controller reads only the claim with the GPUs, and chooses NICs only for this claim. The webhook does not know
+    whether the pod's other claims request NICs. So it warns about every pod that wants near NICs and has other claims.
 
     Args:
         pod: The pod as sent.
-        resolved: What its words come to.
-        own: The entry that is its GPUs, and its template; None where limits say them.
+        resolved: The resolved request of its annotations.
+        own: The entry with its GPUs, and its template; None if limits request the GPUs.
     """
     if not isinstance(resolved.request, Whole) or not resolved.request.near_nic or resolved.placement == values.STATIC:
         return ()
@@ -183,6 +201,6 @@ def advice(pod: pod_view.Pod, resolved: Resolved, own: tuple[str, str] | None) -
         return ()
     named = ", ".join(others[:_MAX_NAMED]) + (" and others" if len(others) > _MAX_NAMED else "")
     return (
-        f"{names.NEAR_NIC}: NICs in other claims of the pod ({named}) are not chosen with its GPUs, and may be far "
-        "from them or on none of their nodes: ask for them in the template that asks for the GPUs",
+        f"{names.NEAR_NIC}: NICs of other claims of the pod ({named}) are not chosen together with its GPUs. Request "
+        f"them in the template that requests the GPUs.",
     )

@@ -1,4 +1,4 @@
-"""The TLS context whose certificate can change while connections live."""
+"""A TLS context whose certificate can be replaced while connections are open."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ ENDS: Final = Gauge(
 
 
 def server_context() -> ssl.SSLContext:
-    """Return a context for TLS 1.2 and newer that has no certificate yet: handshakes fail until ``load`` was called."""
+    """Return a TLS context without a certificate, for TLS 1.2 and newer.
+
+    Handshakes fail until ``load`` was called.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 
 def load(context: ssl.SSLContext, *, certificate: str, key: str) -> None:
-    """Let new TLS handshakes use this certificate; connections that are open keep theirs.
+    """Use this certificate for new TLS handshakes; open connections keep theirs.
 
-    The pair is tried in a context of its own first: a bad one leaves the live context as it was.
+    The pair is first loaded into a temporary context, so a bad pair does not change the context in use.
 
     Raises:
         ssl.SSLError: The certificate and key are damaged or do not belong together.

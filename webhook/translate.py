@@ -1,8 +1,8 @@
-"""CREATE of a pod that says nothing in our words and asks for GPUs by limits, where such pods are translated.
+"""CREATE of a pod with GPU limits and without the driver's annotations, in namespaces with a label for it.
 
-Which namespaces these are is the chart's to say (``webhook.translate``); the API server asks here for no other pod. A
-pod gets what its limits ask for, the best that is free, as one with words does; from then on it is ours, so that its
-updates take the way of all others.
+The chart selects these namespaces (``webhook.translate``), and the API server sends only their pods to this path. The
+driver chooses the best free GPUs for these pods, as for pods with annotations. From then on they are pods of this
+driver, so their updates are handled as those of all others.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from dradriver.api.vocabulary import messages
 from webhook import bounds, create, desired, gpu_limits, pod_view
 
 _ON_A_NODE: Final = (
-    "not translated: a pod that names its node is never scheduled, and only the scheduler hands out claims; remove it "
-    "and write a nodeSelector kubernetes.io/hostname"
+    "a pod that names its node skips kube-scheduler and gets no claims, so its GPU limits are not translated. Remove "
+    "spec.nodeName and write a nodeSelector kubernetes.io/hostname."
 )
 
 
 def translate(pod: pod_view.Pod, policies: Policies) -> tuple[desired.Desired | None, list[str]]:
-    """Return the translation of a created pod's limits: its desired fields and warnings; None if it stays as it is.
+    """Return the desired fields of a created pod with limits only, and warnings.
 
-    A pod on a node that its author chose stays, with a warning: the kubelet announces its static pods like that, and
-    nothing is won by refusing them.
+    There are no fields if the pod stays unchanged. A pod with ``spec.nodeName`` stays unchanged, with a warning. The
+    kubelet announces its static pods in this way, and refusing them would help no one.
 
     Args:
         pod: The pod as sent.
-        policies: Those in force.
+        policies: The policies in force.
 
     Raises:
-        WordError: A limit that is none or cannot be had, or whatever ``create`` refuses.
+        WordError: A limit is invalid or not supported, or ``create`` refuses the pod.
     """
     if not pod.is_marked:
         bounds.check(pod)

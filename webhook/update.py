@@ -1,9 +1,12 @@
-"""UPDATE of a pod by anybody but the controller: what the driver wrote is carried over from the live pod.
+"""UPDATE of a pod by any user but the controller: the fields that the driver wrote are copied from the live pod.
 
-A manifest that is applied or replaced unchanged has limits that the live pod lost and lacks fields that it gained, all
-of them fields that Kubernetes does not let change. Without this the API server would refuse every such update. Words
-that changed are read as on creation, and as long as the pod waits for its place they count. A word that was bad
-before, and stays as it is, holds up nothing: an object that an older release let in must still lose its finalizers.
+A user can apply the manifest of a pod again. The manifest still has the limits that the webhook removed, and lacks the
+fields that the driver added. Kubernetes does not let these fields change, so without this module the API server would
+refuse every such update.
+
+Annotations that changed are read as on creation, and have an effect while the pod waits for its place. An annotation
+that was bad before, and does not change, is not refused: it must be possible to remove the finalizers of an object that
+an older release accepted.
 """
 
 from __future__ import annotations
@@ -35,18 +38,20 @@ from webhook import (
 from webhook.gpu_limits import Asks
 
 _KEPT: Final = (
-    f"spec.affinity.nodeAffinity.{affinity.REQUIRED}: kept as it is, for it cannot change once a pod has its place"
+    f"spec.affinity.nodeAffinity.{affinity.REQUIRED}: the old value stays, because it cannot change after the pod is "
+    f"placed."
 )
-_TOO_LATE: Final = f"{names.PREFIX} annotations count until a pod has its place; for this pod the change does nothing"
+_TOO_LATE: Final = f"{names.PREFIX} annotations have an effect until the pod is placed. This change has none."
 _PARTS: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
-_OTHER_PART: Final = f"{', '.join(_PARTS)}: a pod keeps the part of a GPU that it was created with; create the pod anew"
-_OTHER_CLAIM: Final = f"{names.CLAIM}: a pod keeps the claim that it was created with; create the pod anew"
-_OTHER_SET: Final = f"{names.SHARED_CLAIM}: a pod keeps the claim that it was created with; create the pod anew"
-_OTHER_PLACEMENT: Final = f"{names.PLACEMENT}: a pod that waits for the controller goes on so; create the pod anew"
-_OTHER_REQUESTS: Final = "a pod's containers cannot get another number of MIG slices later; create the pod anew"
-_OTHER_VENDOR: Final = f"{names.VENDOR}: a pod keeps the vendor that it was created with; create the pod anew"
-_NO_LONGER: Final = f"{names.MAX_DURATION}: a pod is ended no later than it was created with; create the pod anew"
-_NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations cannot change; create the pod anew"
+_AGAIN: Final = "Delete the pod and create it again."
+_OTHER_PART: Final = f"{', '.join(_PARTS)}: a pod's fraction of a GPU cannot change. {_AGAIN}"
+_OTHER_CLAIM: Final = f"{names.CLAIM}: a pod's claim cannot change. {_AGAIN}"
+_OTHER_SET: Final = f"{names.SHARED_CLAIM}: a pod's claim cannot change. {_AGAIN}"
+_OTHER_PLACEMENT: Final = f"{names.PLACEMENT}: a pod that waits for the controller cannot be handed over. {_AGAIN}"
+_OTHER_REQUESTS: Final = f"The number of MIG slices of a pod's containers cannot change. {_AGAIN}"
+_OTHER_VENDOR: Final = f"{names.VENDOR}: a pod's vendor cannot change. {_AGAIN}"
+_NO_LONGER: Final = f"{names.MAX_DURATION}: the time of a pod cannot be extended. {_AGAIN}"
+_NO_NOTE: Final = f"{names.REQUEST} is missing, so the {names.PREFIX} annotations cannot change. {_AGAIN}"
 
 
 def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[desired.Desired | None, list[str]]:
@@ -60,14 +65,14 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
         policies: The policies in force.
 
     Raises:
-        WordError: An annotation that was added or changed is unknown or bad, a field grew beyond its bound, or our
-            label was added to a pod that had none.
+        WordError: An annotation that was added or changed is unknown or bad, a field grew beyond its bound, or the
+            driver's label was added to a pod that had none.
     """
     sent, was_sent = Annotations(pod.words, policies), Annotations(live.words, policies)
     # Without one of these labels, this driver did not admit the pod: it has no claim and no gate of ours.
     if live.label not in (names.LABEL_PLACED, names.LABEL_STATIC):
         if pod.label != live.label:
-            raise WordError(f"label {names.LABEL} is set when a pod is created, never later; remove it")
+            raise WordError(f"The label {names.LABEL} is set only when a pod is created. Remove it.")
         return None, _read_too_late(sent, was_sent)
     bounds.check(pod, live)
     # The note is the annotation with the resolved request; None if the live pod has none.
@@ -95,10 +100,11 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
 
 
 def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple[str | None, list[str]]:
-    """Return the note (annotation) of the pod's resolved request, and warnings.
+    """Return the text of the note with the pod's resolved request, and warnings.
 
-    The note is made again if annotations changed while the pod is gated, or if the live pod's note cannot be read.
-    Otherwise it stays as it is.
+    The note is an annotation for the controller. It is made again if annotations changed while the pod is gated, or if
+    the live pod's note cannot be read. Otherwise it stays unchanged. None if the live pod has no note and none can be
+    made.
 
     Args:
         live: The pod as stored.
@@ -146,22 +152,22 @@ def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple
             return note, []
         # An error that the old annotations have, too, becomes a warning. A new one is raised.
         _refuse_what_is_new(error, sent, was_sent, lambda annotations: _read(annotations, live, asks, former_request))
-        return note, [f"this change of {names.PREFIX} annotations does nothing: {error}"]
+        return note, [f"This change of {names.PREFIX} annotations has no effect: {error}"]
 
 
 def _read(
     annotations: Annotations, live: pod_view.Pod, asks: Asks, former_request: Resolved | None
 ) -> tuple[Resolved, list[str]]:
-    """Resolve the annotations of a pod that waits for the controller; return the request and warnings.
+    """Return the resolved request of a pod that waits for the controller, and warnings.
 
     Args:
-        annotations: The annotations, new or old.
+        annotations: The annotations, as sent or of the stored pod.
         live: The pod as stored.
-        asks: The GPUs that its containers ask for.
-        former_request: Its present note; None if it cannot be read.
+        asks: The GPUs that its containers request.
+        former_request: The resolved request that an annotation of the stored pod notes; None if it cannot be read.
 
     Raises:
-        WordError: An annotation is bad, or asks for what a pod can get only when it is created.
+        WordError: An annotation is bad, or requests something that a pod can get only when it is created.
     """
     # What the limits named when the pod was created. The webhook removed the limits then.
     product = "" if former_request is None else former_request.product or ""
@@ -191,10 +197,12 @@ def _has_parts(asks: Asks) -> bool:
 
 
 def _asks(live: pod_view.Pod) -> tuple[Asks | None, Resolved | None]:
-    """Return the GPUs that the live pod's containers ask for, and its note; each is None if it is not known.
+    """Return the GPUs that the live pod's containers request, and its resolved request.
 
-    The webhook removes GPU limits when a pod is created, so only the note has all of them. Without a readable note the
-    GPUs are known if one container uses the pod's claim and an annotation has their number.
+    The second is the note on the pod, an annotation of the driver. The first comes from the second if possible. Each is
+    None if unknown. The webhook removed the GPU limits when the pod was created, so the note is the only complete
+    source. If the note cannot be read, the GPUs are known only if a single container uses the pod's claim and an
+    annotation has the number of GPUs.
     """
     try:
         note = resolved.read(live.written)
@@ -208,7 +216,10 @@ def _asks(live: pod_view.Pod) -> tuple[Asks | None, Resolved | None]:
 
 
 def _read_too_late(sent: Annotations, was_sent: Annotations) -> list[str]:
-    """Return a warning if annotations changed that the driver reads no more; no warning if none changed.
+    """Return a warning if annotations changed too late for the driver to read them.
+
+    That is after the pod got its place. Empty if none changed. ``sent`` are the annotations as sent, ``was_sent`` those
+    of the stored pod.
 
     Raises:
         WordError: An annotation that was added or changed is bad.
@@ -225,18 +236,18 @@ def _read_too_late(sent: Annotations, was_sent: Annotations) -> list[str]:
 def _refuse_what_is_new(
     error: WordError, sent: Annotations, was_sent: Annotations, read: Callable[[Annotations], object]
 ) -> None:
-    """Raise an error of the sent annotations, unless the old ones were wrong before this change, too.
+    """Raise an error about the sent annotations, unless the stored pod's annotations were wrong already.
 
-    If the old ones were wrong, the added and changed annotations must still be right by themselves.
+    In that case only the added and changed annotations must be right.
 
     Args:
-        error: What is wrong with the annotations as sent.
+        error: The error in the annotations as sent.
         sent: The annotations as sent.
         was_sent: The annotations of the stored pod.
         read: Reads all annotations; raises WordError if something is wrong.
 
     Raises:
-        WordError: What is wrong is new.
+        WordError: ``error``, or an error in the added and changed annotations.
     """
     try:
         read(was_sent)
@@ -251,7 +262,12 @@ def _refuse_what_is_new(
 def _deadline(
     pod: pod_view.Pod, live: pod_view.Pod, sent: Annotations, was_sent: Annotations
 ) -> tuple[int | None, list[str]]:
-    """Return when the pod is ended, which may only come sooner (ValidatePodUpdate), and warnings."""
+    """Return the ``activeDeadlineSeconds`` that the updated pod must have, and warnings.
+
+    The first value is None to leave the field unchanged. The deadline is never later than in the live pod, because
+    Kubernetes only allows to lower it (ValidatePodUpdate). ``sent`` are the annotations as sent, ``was_sent`` those of
+    the live pod.
+    """
     bound_s = desired.ended_after(pod.spec.active_deadline_seconds, live.spec.active_deadline_seconds)
     if sent.texts == was_sent.texts or not live.gated:
         return bound_s, []

@@ -1,7 +1,9 @@
-"""CREATE and UPDATE of claims and templates: this driver's opaque configuration is read strictly.
+"""CREATE and UPDATE of claims and templates: reads this driver's opaque configuration strictly.
 
-Without it a typing error would come to light on the node, after a pod has been bound, where nobody looks. Nor does a
-claim that nobody chose a GPU for get a part of one that is of one namespace at a time: on the node it is too late.
+Without this check a typing error would show only on the node, after the pod was bound, and few people look there.
+
+This module also refuses some claims for which the scheduler chooses the GPUs. They could get a fraction of a GPU whose
+fractions are exclusive to one namespace at a time. On the node it is too late to refuse them.
 """
 
 from __future__ import annotations
@@ -86,13 +88,13 @@ def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
     Args:
         kind: ``ResourceClaim`` or ``ResourceClaimTemplate``; other kinds are not checked.
         new: The object.
-        old: The object before an update, else ``null``. An unchanged spec is not checked: specs are immutable, and an
-            object that an older release accepted must still lose its finalizers.
+        old: The object before an update, else ``null``. An unchanged spec is not checked: specs are immutable, and it
+            must be possible to remove the finalizers of an object that an older release accepted.
         policies: The policies in force.
 
     Raises:
         WordError: The claim has a configuration for this driver that cannot be read or names no request of the claim;
-            or it may get a part of a GPU that is exclusive to one namespace at a time. The message has the field's
+            or it may get a fraction of a GPU that is exclusive to one namespace at a time. The message has the field's
             path.
     """
     if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
@@ -100,18 +102,20 @@ def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
     path = "spec" if kind == "ResourceClaim" else "spec.spec"
     sent = _decode_object(kind, new)
     if sent is None:
-        raise WordError(f"this is no {kind}: it is null")
+        raise WordError(f"The object is not a valid {kind}: it is null.")
     spec_json = memoryview(sent.spec)  # not decoded yet: an unchanged spec costs no more than a comparison
     if spec_json == _old_spec(kind, old):
         return []
     if len(spec_json) > MOST_BYTES:
-        raise WordError(f"{path}: {len(spec_json)} bytes; at most {MOST_BYTES} are stored")
+        raise WordError(
+            f"{path}: {len(spec_json)} bytes of JSON, and at most {MOST_BYTES} are allowed. Write a shorter one."
+        )
 
     # 1. Every opaque configuration for this driver can be read, and names only requests of the claim.
     try:
         spec = _SPEC.decode(spec_json) if kind == "ResourceClaim" else _TEMPLATE.decode(spec_json).spec
     except (ValueError, RecursionError) as error:
-        raise WordError(f"this is no {kind}: spec: {error}") from None
+        raise WordError(f"The object is not a valid {kind}: spec: {error}.") from None
     devices = spec.devices or _Devices()
     requests = [request.name for request in devices.requests or ()]
     for i, entry in enumerate(devices.config or ()):
@@ -133,13 +137,17 @@ def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
         return []
     if kind == "ResourceClaim":
         raise WordError(f"{path}.devices.{request_path}: {_EXCLUSIVE}")
-    return [f"{path}.devices.{request_path}: its claims are refused, but of pods that the driver places: {_EXCLUSIVE}"]
+    return [
+        f"{path}.devices.{request_path}: claims from this template are refused unless the driver places the pod, "
+        "because the policies file has exclusiveTo. For other pods, add a selector, cel.expression: "
+        f"{exclusive.ELSEWHERE}"
+    ]
 
 
 _EXCLUSIVE: Final = (
-    "the policies file has GPUs whose parts are of one namespace at a time (exclusiveTo), which kube-scheduler does "
-    f"not know: leave the claim out and write the annotation {names.SHARE} or {names.MIG_PROFILE} on the pod, or keep "
-    f"off such GPUs by one more entry of selectors, cel.expression: {exclusive.ELSEWHERE}"
+    "kube-scheduler does not know that the policies file limits each divided GPU to one namespace (exclusiveTo). "
+    f"Remove the claim and write the annotation {names.SHARE} or {names.MIG_PROFILE} on the pod. Or exclude these GPUs "
+    f"by one more entry of selectors, cel.expression: {exclusive.ELSEWHERE}"
 )
 _CLASSES: Final = {names.SHARE_CLASS: False, names.MIG_CLASS: True}
 """Classes of parts of GPUs, and whether these are MIG slices."""
@@ -152,7 +160,10 @@ _CAPACITIES: Final = {
 
 
 def _paths_of_exclusive_requests(devices: _Devices, policies: Policies) -> Iterator[str]:
-    """Yield the paths of the requests that may get a part of a GPU whose parts are of one namespace at a time."""
+    """Yield the paths of the requests that may get a fraction of an exclusive GPU.
+
+    ``devices`` has the claim's requests. The fractions of an exclusive GPU belong to one namespace at a time.
+    """
     kinds = {sliced for sliced in (False, True) if exclusive.some(policies, sliced=sliced)}
     for i, request in enumerate((devices.requests or ()) if kinds else ()):
         for way in (request.exactly, *(request.first_available or ())):
@@ -166,7 +177,10 @@ def _paths_of_exclusive_requests(devices: _Devices, policies: Policies) -> Itera
 
 
 def _parts(way: _Exactly) -> set[bool]:
-    """Return which parts of GPUs a request may get: True for MIG slices, False for shares; empty for whole GPUs."""
+    """Return which fractions a request may get: True for MIG slices, False for shares.
+
+    ``way`` is the request, or one of its alternatives. The set is empty if it gets whole GPUs.
+    """
     if way.device_class_name == names.DEVICE_CLASS:
         said = (way.capacity and way.capacity.requests) or {}
         return {sliced for capacity, sliced in _CAPACITIES.items() if capacity in said}
@@ -179,22 +193,32 @@ def _excludes_exclusive_gpus(way: _Exactly) -> bool:
 
 
 def _check_requests(told: opaque_config.ClaimConfig, requests: Sequence[str]) -> None:
-    """Raise unless the claim has each request that is told of: the node agent never looks at any other."""
+    """Raise if a claim's configuration names a request that the claim does not have.
+
+    Otherwise the node agent would ignore this part of the configuration.
+
+    Args:
+        told: The configuration.
+        requests: The names of the claim's requests.
+
+    Raises:
+        WordError: With the unknown request and the requests of the claim.
+    """
     for field, said in (("order", told.order), ("mig", told.mig)):
         for name in said:
             if name not in requests:
                 raise WordError(
-                    f"{field}: the claim has no request {messages.shown(name)}{hint(name, requests)}; it has "
-                    f"{', '.join(map(messages.shown, requests[:MOST_SHOWN])) or 'none'}"
+                    f"{field}: the claim has no request {messages.shown(name)}{hint(name, requests)}. Its requests: "
+                    f"{', '.join(map(messages.shown, requests[:MOST_SHOWN])) or 'none'}."
                 )
 
 
 def _decode_object(kind: str, text: Raw) -> _Object | None:
-    """Return the object, its spec as it stands; None where there is none."""
+    """Return the object with its undecoded spec; None if there is no object (JSON ``null``)."""
     try:
         found: _Object | None = _OBJECT.decode(text)
     except (ValueError, RecursionError) as error:
-        raise WordError(f"this is no {kind}: {error}") from None
+        raise WordError(f"The object is not a valid {kind}: {error}.") from None
     return found
 
 

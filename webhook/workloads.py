@@ -1,8 +1,10 @@
-"""Words on what makes pods, a Job or a Deployment: copied into its pod templates, where these have none.
+"""Annotations on a Job, a Deployment or another object that creates pods: they are copied into its pod templates.
 
-Annotations of such an object never reach its pods by themselves, and many manifests have them there. They are read as a
-pod's would be, so that a mistake is told to its author, not to a controller in an event. A template that has words of
-its own is its author's, unless it has exactly those that stood above before an update: these were copied.
+Kubernetes does not copy annotations of such an object to its pods, but many manifests have them there. They are read
+like those of a pod. So the author of a mistake gets an error at once, instead of an Event on the object's controller.
+
+A template with annotations of the driver is not changed. There is one exception: before an update its annotations were
+exactly those of the object, which shows that they were copied.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class _Template(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def asks(self) -> bool:
-        """Return whether a container of a workload's template has a limit on GPUs or parts of them above zero."""
+        """Return whether a container of the pod template has a GPU limit above zero."""
         spec = self.spec or pod_view.Spec()
         every = (*(spec.containers or ()), *(spec.init_containers or ()))
         return any(container_limits.some(pod_view.quantities(c.resources.limits)) for c in every if c.resources)
@@ -76,12 +78,11 @@ _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw] | list[Raw] | None)
 
 
 def admitted(kind: str, new: Raw, old: Raw, namespace: str, policies: Policies) -> tuple[Patch, list[str]]:
-    """Return the patch that copies a workload's annotations into its pod templates.
+    """Return the patch that copies a workload's annotations into its pod templates, and warnings.
 
-    Also returns warnings for its author. The patch is empty if there is nothing to copy.
-
-    If some templates have GPU limits, only these templates get the annotations: a launcher requests no GPUs, and would
-    be refused. If none has limits, all templates get them, because an annotation may request the GPUs.
+    The patch is empty if there is nothing to copy. If some templates have GPU limits, only these get the annotations:
+    the other templates, such as a launcher, request no GPUs, and their pods would be refused. If no template has
+    limits, all of them get the annotations, because an annotation may request the GPUs.
 
     Args:
         kind: One of ``TEMPLATES``; other kinds have no templates.
@@ -91,8 +92,8 @@ def admitted(kind: str, new: Raw, old: Raw, namespace: str, policies: Policies) 
         policies: The policies in force.
 
     Raises:
-        WordError: A new annotation is unknown or bad, requests GPUs of which the queue would not know, or a gang that
-            the object's pods cannot be. Or the object is not of this kind.
+        WordError: A new annotation is unknown or bad, requests GPUs that the queue would not count, or requests a gang
+            that the object's pods cannot form. Or the object is not of this kind.
     """
     sent = _read(kind, new)
     annotations = Annotations(sent.metadata.words, policies)
@@ -105,7 +106,11 @@ def admitted(kind: str, new: Raw, old: Raw, namespace: str, policies: Policies) 
 def _copied(
     kind: str, new: Raw, sent: _Object, before: _Metadata, annotations: Annotations
 ) -> tuple[Patch, Iterable[str]]:
-    """Return the patch of ``admitted``, and the schedulers of the templates that get the object's annotations."""
+    """Return the patch that copies an object's annotations into its pod templates.
+
+    The ``schedulerName`` of each of these templates is returned, too. ``new`` is the object as JSON, ``sent`` the same
+    decoded; ``before`` is the metadata before an update.
+    """
     # 1. The object's annotations, now and before this update. ``words`` are those under our prefixes.
     metadata = sent.metadata
     words, former_words = annotations.texts, before.words
@@ -117,7 +122,7 @@ def _copied(
     try:
         templates = [template for path in TEMPLATES[kind] for template in _templates(new, path)]
     except (ValueError, RecursionError) as error:
-        raise WordError(f"this is no {kind}: {error}") from None
+        raise WordError(f"The object is not a valid {kind}: {error}.") from None
     # Kueue charges limits: check its queue if the queue or the annotations changed.
     if metadata.queue and (metadata.queue, words) != (before.queue, former_words):
         kueue.check_words(words, limits=any(template.asks for _, template in templates))
@@ -157,11 +162,17 @@ def _read(kind: str, text: Raw) -> _Object:
     try:
         return _OBJECT.decode(text) or _Object()
     except (ValueError, RecursionError) as error:
-        raise WordError(f"this is no {kind}: {error}") from None
+        raise WordError(f"The object is not a valid {kind}: {error}.") from None
 
 
 def _templates(text: Raw, path: tuple[str, ...], above: _Path = ()) -> Iterator[tuple[_Path, _Template]]:
-    """Yield each pod template below a path of an object, after the path at which it stands."""
+    """Yield each pod template of an object at a path, with its full path.
+
+    Args:
+        text: The object, or a part of it, as JSON.
+        path: The path of the templates inside ``text``; it can lead through lists.
+        above: The path of ``text`` in the whole object.
+    """
     if not path:
         if (template := _TEMPLATE.decode(text)) is not None:
             yield above, template

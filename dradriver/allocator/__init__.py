@@ -1,14 +1,26 @@
-"""Which GPUs of which machines for a request. A library of its own; knows nothing of Kubernetes.
+"""Choice of GPUs for a request: which GPUs of which machines. The controller and the CLI call this package.
 
-request    a request for GPUs and the choice for it, as plain data, and the error that there is no place
-gang_request  the same of many pods that start together
-set_policies  what the words of ``policy`` require
-sets       what a set of GPUs is worth: figures of every subset of a machine
-choice     which set of one machine's free GPUs is taken
-parts      shares and MIG slices: what is left of a GPU, and where a part takes least from others
-fleet      which nodes of a cluster, for one pod, whole or in parts, and for gangs
+It imports nothing of Kubernetes.
 
-Each stands on those above it. All but the first three need numpy, which is loaded when a name of theirs is first used.
+request    a request for GPUs, the choice for it, and the error that there is no place, as plain data
+gang_request  the same for a gang: many pods that start together
+set_policies  the properties that each value of the annotation ``policy`` requires
+sets       how good a set of GPUs is: figures of every subset of a machine's GPUs
+choice     the choice of one set among the free GPUs of one machine
+parts      fractions: shares and MIG slices, the free capacity of a GPU, and where a fraction costs others least
+fleet      the choice of nodes in a cluster, for one pod (whole GPUs or fractions) and for gangs
+
+Each package uses only the packages above it in this list. All but the first three need numpy. Python loads numpy when
+one of their names is used for the first time.
+
+Words of this package:
+
+* A *position* is the index of a GPU in ``Machine.gpus``. A *mask* is a set of GPUs as an integer: bit ``i`` is position
+  ``i``.
+* The *free mask* of a node is the mask of its free GPUs.
+* A *group* has all nodes with the same kind of machine. A *slot* is the index of a node in its group.
+* A *row* is the index of a node in arrays of the caller.
+* A *fraction* is a share or a MIG slice.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,8 @@
-"""What a gang of pods wants, and the places that were chosen for it: plain data, without numpy.
+"""A gang's request and the places chosen for it: plain data, without numpy.
 
-A gang is many pods that start together or not at all. Most have equal pods; where members differ (a launcher and its
-workers), those that differ are further *roles*.
+The controller makes the requests. A place is a node and GPUs. A gang is many pods that start together or not at all. In
+most gangs all pods are equal. In some they differ, as a launcher differs from its workers. Then each kind of different
+members is a further *role*.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from dradriver.allocator.request import Choice, Whole
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
-    """Members of a gang that are equal.
+    """The members of a gang that are equal.
 
     Attributes:
         pod: The GPUs that each of them requests.
         pods: The number of members.
-        needs: What each takes of its node in addition to GPUs, by the columns of the caller's ``amounts``: CPU, memory,
-            a pod's slot and so on. A resource with a need of 0 is not checked.
+        needs: The amounts that each of them needs in addition to GPUs: CPU, memory, one of the pods that a node may
+            have, and so on. They are in the order of the columns of the caller's ``amounts``. A resource with a need of
+            0 is not checked.
     """
 
     pod: Whole
@@ -27,26 +29,27 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GangRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gang wants: a place for all of its pods, or none.
+    """A gang's request: a place for all of its pods, or none.
 
     Attributes:
-        pod: What each of its equal pods wants. Its strategy is the gang's: ``spread`` takes as many nodes as there are
-            pods, any other as few as can hold them.
-        pods: How many.
-        needs: What each takes in addition to GPUs; see ``Role``.
-        roles: Members that differ from those, in the order of their indices, which follow those of the equal pods. They
-            stand with the others, and on the same nodes where these have room.
-        least_pods: The fewest that will do where not all ``pods`` have a place: as many as have one are placed. None
-            for all. Of equal pods only.
-        max_nodes: Most nodes.
-        min_gpus_per_node: Fewest GPUs of the gang on any node that has some.
-        min_network_gbps: Least network bandwidth of each node, if there are several: what its NICs have within the
-            narrowest level, and beyond that what levels are said to carry (``Fleet.set_levels``). A node or a level of
-            which it is not known has none.
-        near: The level of the network (``Fleet.levels``, ``node`` or ``cluster``) that should hold all of them.
-        near_required: Whether nothing wider will do.
-        one_fabric: Whether several nodes must be of one multi-node NVLink fabric, in a cluster that has any: what the
-            pods share works within one.
+        pod: The GPUs that each of the equal pods requests. Its strategy holds for the gang. ``spread`` uses as many
+            nodes as there are pods; any other strategy uses as few nodes as can hold them.
+        pods: The number of equal pods.
+        needs: The amounts that each of the equal pods needs in addition to GPUs; see ``Role``.
+        roles: The members that differ from the equal pods, in the order of their indices. Their indices follow those of
+            the equal pods. They are placed near the equal pods, and on the same nodes if these have room.
+        least_pods: For an elastic gang without ``roles``, the fewest equal pods with which it can start. If not all
+            ``pods`` have a place, as many as possible are placed. None if all pods are needed.
+        max_nodes: The largest number of nodes that the gang may use; None for any number.
+        min_gpus_per_node: Fewest GPUs of the gang on any node that has some of its pods.
+        min_network_gbps: Least network bandwidth of each node, GB/s, if the gang has several nodes. Within the
+            narrowest level, the bandwidth of the node's NICs is compared with it. Beyond that level, the known
+            bandwidth of the wider levels is compared (``Fleet.set_levels``). An unknown bandwidth counts as 0.
+        near: The level of the network whose domain should hold all pods: a name of ``Fleet.levels``, ``node`` or
+            ``cluster``.
+        near_required: Whether a domain of a wider level is refused.
+        one_fabric: Whether all nodes must be in one multi-node NVLink fabric, if the cluster has any. The pods share
+            memory, which works within one fabric only.
     """
 
     pod: Whole
@@ -68,18 +71,18 @@ class GangRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GangChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A place for every pod of a gang.
+    """The places of all pods of a gang: for each pod a node and GPUs.
 
     Attributes:
-        pods: The pods' choices by index: role after role, within each in the order that ranks should take, so that
-            neighbours by index are neighbours in the network.
-        nodes: The nodes, those of one part of the network one after another.
-        reach: What holds them together, a level of the network: ``node``, ``fabric`` (one multi-node NVLink fabric,
-            whose servers are near each other; NVLink itself ends at a server), ``leaf``, ``spine``, ``zone``, or what
-            the cluster's levels are called; ``cluster`` where none holds them.
-        busbw_gbps: The least predicted of any pod of two GPUs and more, and over several nodes at most their network's,
-            where it is known; 0 of a vendor of whose links nobody knows what they carry.
-        fallback: What was preferred and not had by all pods: words of the ladder, and ``near: leaf``.
+        pods: The pods' choices by index, role after role. Within a role they have the order that ranks should have:
+            pods with adjacent indices are near each other in the network.
+        nodes: The nodes; the nodes of one network domain are adjacent.
+        reach: The narrowest level of the network with one domain that contains all nodes: ``node``, ``fabric`` (one
+            multi-node NVLink fabric), ``leaf``, ``spine``, ``zone``, or another name of a level of the cluster.
+            ``cluster`` if there is no such level.
+        busbw_gbps: The lowest predicted bandwidth of any pod with at least two GPUs. Over several nodes it is at most
+            the network's bandwidth, if that is known. 0 for a vendor whose link bandwidths are not known.
+        fallback: The preferences that not all pods have: preferred constraints, and ``near: leaf``.
     """
 
     pods: tuple[Choice, ...]

@@ -1,6 +1,6 @@
-"""What a pod wants of GPUs, whole ones or parts, and what was chosen: plain data, without numpy.
+"""A pod's request for GPUs, whole ones or fractions, and the choice for it: plain data, without numpy.
 
-A request is one of three: ``Whole`` GPUs, a ``Share`` of one for each container, or ``Mig`` slices.
+A request is a ``Whole`` (whole GPUs), a ``Share`` (one share for each container) or a ``Mig`` (MIG slices).
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from dradriver.errors import DriverError
-from dradriver.reason import Cause, Reason
+from dradriver.reason import Cause, Reason, sentences
 from dradriver.topology.vendors import NVIDIA
 
 NEAR_REQUIRED, NEAR_PREFERRED = NEAR_NIC = ("required", "preferred")  # the words of the annotation
 
 
 class Constraint(enum.StrEnum):
-    """What every GPU of a set must have in common; the values are the words of the annotations."""
+    """A property that all GPUs of a set must share, such as one NUMA node.
+
+    The values are those that users write in annotations.
+    """
 
     NVLINK = "nvlink"  # a ring through the whole set whose every step is a direct link or one switch
     SAME_NUMA = "same-numa"
@@ -28,7 +31,10 @@ class Constraint(enum.StrEnum):
 
 
 class Level(enum.StrEnum):
-    """The worst step inside a set, best first: NVLink, one PCIe switch, one root, one NUMA node, the node."""
+    """How far apart the GPUs of a set are: the farthest connection in the best ring through them.
+
+    Nearest first: NVLink, PCIe switch, PCIe root, NUMA node, node.
+    """
 
     NVLINK = "nvlink"
     PCIE_SWITCH = "pcie-switch"
@@ -38,7 +44,10 @@ class Level(enum.StrEnum):
 
 
 class Strategy(enum.StrEnum):
-    """Which of several equally good places is taken; the values are the words of the annotation."""
+    """The rule that chooses between equally good sets of GPUs or nodes.
+
+    The values, such as ``best-fit``, are those that users write in the annotation.
+    """
 
     BEST_FIT = "best-fit"  # what leaves most behind for those who come later
     PACK = "pack"  # the node with the fewest free GPUs
@@ -47,7 +56,11 @@ class Strategy(enum.StrEnum):
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts how much among sets of equal bandwidth that leave equally much behind; see ``set_order.cohesion``."""
+    """The weights of links, PCIe paths, NUMA nodes and so on in the comparison of sets.
+
+    They count only between sets of GPUs that have equal bandwidth and leave equally much for later pods.
+    ``set_order.cohesion`` adds up the weighted values.
+    """
 
     nvlink: float = 40
     pcie: float = 25
@@ -57,12 +70,15 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeWeights(Weights, frozen=True, kw_only=True):
-    """The same, and which of several nodes with sets of equal bandwidth; see ``node_order.ties``. In no pod's note.
+    """The weights of sets, and the weights that order nodes with sets of equal bandwidth (``node_order.ties``).
+
+    The policies file has them. A pod's resolved request does not record the weights of nodes.
 
     Attributes:
         price: A positive weight prefers cheaper GPUs.
         utilisation: A positive weight prefers nodes with more allocated GPUs, a negative weight emptier nodes.
-        prices: What GPUs cost, by globs of products: the first that fits counts, and none is as the dearest.
+        prices: Pairs of a glob for product names and a price. For a product, the first glob that matches counts. A
+            product without a match counts as the dearest one.
     """
 
     price: float = 0
@@ -70,24 +86,28 @@ class NodeWeights(Weights, frozen=True, kw_only=True):
     prices: tuple[tuple[str, float], ...] = ()
 
     def relative_price(self, product: str) -> float:
-        """Return the price of a GPU by the request's price list, relative to the dearest, 0 to 1."""
+        """Return the price of a product relative to the dearest product: 0 to 1.
+
+        The prices are those in ``prices``.
+        """
         most = max((price for _, price in self.prices), default=0.0)
         own = next((price for glob, price in self.prices if fnmatchcase(product, glob)), most)
         return own / most if most else 0.0
 
 
 class _Wanted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """What every request may say: of which kind the GPUs are, and where.
+    """The fields that all types of requests have.
 
     Attributes:
-        strategy: Which of several equally good places.
-        product: Only GPUs whose full product name matches this, exactly or as a glob, in upper and lower case as given.
+        strategy: The rule that chooses between equally good places.
+        product: Only GPUs whose full product name matches this name or glob; case matters.
         architecture: Only GPUs of this architecture (``hopper``).
-        min_memory_mib: Only GPUs with at least this much memory, the whole GPU's also where a part is wanted.
-        min_driver: Only machines with this driver or a later one: ``580``.
-        min_cuda: Only machines whose driver knows this CUDA: ``12.4``.
-        vendor: Whose GPUs, by the word of a ``Vendor``: nobody who says nothing gets another's than NVIDIA's. Parts are
-            NVIDIA's alone.
+        min_memory_mib: Only GPUs with at least this much memory. A request for fractions also means the memory of the
+            whole GPU.
+        min_driver: Only machines with this driver version or a later one: ``580``.
+        min_cuda: Only machines whose driver supports this CUDA version: ``12.4``.
+        vendor: The vendor of the GPUs in lower case, such as ``nvidia``, the default. Only NVIDIA's GPUs can be used as
+            fractions.
     """
 
     strategy: Strategy = Strategy.BEST_FIT
@@ -100,22 +120,25 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbi
 
 
 class Whole(_Wanted, frozen=True, kw_only=True, tag="whole"):
-    """Whole GPUs for one pod.
+    """A request for whole GPUs for one pod.
 
     Attributes:
-        containers: GPUs of each container that wants any, in pod order; the set is chosen as one and then split.
-        required: All of these must hold for the whole set, or there is no place.
-        preferred: A ladder, best first: the first rung that some free set can reach is kept; after the last, anything.
-        min_bandwidth_gbps: Least line rate of the weakest step of a ring of links alone through the set, one direction,
-            whole GB/s; a single GPU always has it.
-        min_busbw_gbps: Least all-reduce bus bandwidth predicted for the set; a single GPU always has it.
+        containers: The number of GPUs of each container that requests some, in pod order. One set is chosen for all
+            containers, and then split.
+        required: Constraints that the whole set must meet.
+        preferred: Constraints that the set should meet, best first. The first constraint that some free set can meet is
+            kept; the others are ignored. If none can be met, any set will do.
+        min_bandwidth_gbps: The set must have a ring over links alone. The weakest step of the ring must have at least
+            this line rate, one direction, whole GB/s. A single GPU always passes.
+        min_busbw_gbps: Least all-reduce bus bandwidth predicted for the set, GB/s. A single GPU always passes.
         include: Numbers of GPUs that must be in the set.
-        exclude: Numbers of GPUs that must not be.
-        max_cross_nvswitch_gpus: Most GPUs of the set that may lie outside the NVLink domain that holds most of them.
-        prefer_same_numa: Fewest NUMA nodes decides right after bandwidth, before what is left for others.
-        weights: What counts among sets that are equal otherwise.
-        near_nic: ``required``: only GPUs that have a NIC near them (``choice.nearest_nics``); ``preferred``: these
-            rather than others, which whoever ranks nodes asks for first; empty: any.
+        exclude: Numbers of GPUs that must not be in the set.
+        max_cross_nvswitch_gpus: How many GPUs of the set may be outside the NVLink domain that has most of them.
+        prefer_same_numa: Whether the fewest NUMA nodes decide right after bandwidth, before the sets that remain for
+            later pods.
+        weights: The weights that order sets that are equal otherwise.
+        near_nic: ``required``: only GPUs that have a NIC near them (``choice.nearest_nics``). ``preferred``: the caller
+            that ranks nodes tries these GPUs first. Empty: any GPUs.
     """
 
     containers: tuple[int, ...]
@@ -137,7 +160,9 @@ class Whole(_Wanted, frozen=True, kw_only=True, tag="whole"):
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """How much of a GPU: of its compute and of its memory; 0 of one is as much as the other's proportion.
+    """An amount of a GPU's compute and memory.
+
+    If one of them is 0, the share gets the same portion of it as of the other: half the memory for half the compute.
 
     Attributes:
         cores: Percent of its compute.
@@ -148,10 +173,10 @@ class Amount(msgspec.Struct, frozen=True):
     memory_mib: int = 0
 
     def of(self, memory_mib: int) -> Amount:
-        """Return what a requested share comes to on a GPU with so much memory, in whole percent and MiB.
+        """Return the compute and memory of this share on a GPU with ``memory_mib`` of memory, in whole percent and MiB.
 
-        What follows from the other's proportion is rounded down, to 1 at least: then parts fill a GPU whenever what
-        was asked for does (four quarters of 81,559 MiB, eight times 10 GiB of 80).
+        A value of 0 is computed from the other one, and rounded down, to at least 1. Because of the rounding, several
+        shares fit that add up to the whole GPU: four quarters of 81,559 MiB, or eight times 10 GiB of 80.
         """
         if not self.memory_mib:
             return Amount(self.cores, max(memory_mib * self.cores // 100, 1))
@@ -161,21 +186,23 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 class Share(_Wanted, frozen=True, kw_only=True, tag="share"):
-    """A share of a GPU for each of one pod's containers that want one; several may be of one GPU.
+    """A request for shares: one share for each container of a pod that requests one.
+
+    Several of these shares can be on one GPU.
 
     Attributes:
-        amounts: What each container wants, in pod order.
+        amounts: The amount of each container, in pod order.
     """
 
     amounts: tuple[Amount, ...]
 
 
 class Mig(_Wanted, frozen=True, kw_only=True, tag="mig"):
-    """MIG slices for one pod, of one GPU or of several.
+    """A request for MIG slices for one pod, on one GPU or on several.
 
     Attributes:
-        profiles: For each container that wants some, in pod order, the profiles' names as NVML gives them
-            (``1g.10gb``): any GPU that has such a profile will do, whatever its product.
+        profiles: For each container that requests some, in pod order, the profiles' names as in NVML (``1g.10gb``). Any
+            GPU with such a profile will do, of any product.
     """
 
     profiles: tuple[tuple[str, ...], ...]
@@ -185,19 +212,20 @@ Request = Whole | Share | Mig
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="whole"):
-    """One set of whole GPUs on one machine and what it is worth.
+    """One set of whole GPUs on one machine, with its figures.
 
     Attributes:
         gpus: The machine's own GPU numbers, ascending.
-        containers: The same numbers split over the request's containers, each in the order its ranks should take.
+        containers: The same numbers split over the request's containers, each in the order that its ranks should have.
         ring: The same numbers in the order of the best ring through all of them, starting at the lowest.
-        busbw_gbps: Predicted all-reduce bus bandwidth; 0 for a single GPU, and where nothing can be predicted.
-        bandwidth_gbps: Weakest step of the ring, one direction: of links the line rate, over PCIe and between sockets
-            what NCCL counts; 0 for a single GPU, and of a vendor whose links' rate nobody publishes.
-        level: The worst step of the ring.
-        score: 0-100, ``busbw_gbps``, else its links, against the best that a set of this size can have on such a
-            machine, all GPUs free.
-        fallback: What was preferred and not had: the rungs of the ladder above the one that was reached.
+        busbw_gbps: Predicted all-reduce bus bandwidth; 0 for a single GPU, and if it cannot be predicted.
+        bandwidth_gbps: The bandwidth of the ring's weakest step, one direction. For links it is the line rate; over
+            PCIe and between sockets the bandwidth that NCCL assumes. 0 for a single GPU, and for a vendor that
+            publishes no link rate.
+        level: How far apart the GPUs are: the farthest step of the ring.
+        score: 0-100: ``busbw_gbps`` relative to the best set of this size if all GPUs of the machine were free. If
+            bandwidth cannot be predicted, the strength of the links is compared.
+        fallback: The preferred constraints that the set misses: all before the first one that it meets.
         node: The machine's node in a cluster; empty offline.
     """
 
@@ -213,11 +241,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="w
 
 
 class SharePart(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="share"):
-    """A share of one GPU.
+    """A share of one GPU, as it was chosen.
 
     Attributes:
         gpu: The machine's own number of the GPU.
-        amount: How much of it; neither is 0.
+        amount: Its compute and memory; neither is 0.
     """
 
     gpu: int
@@ -225,13 +253,13 @@ class SharePart(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
 
 
 class MigPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="mig"):
-    """One MIG slice of one GPU.
+    """One MIG slice of one GPU, as it was chosen.
 
     Attributes:
         gpu: The machine's own number of the GPU.
         profile: The profile's name.
         start: Its first memory slice.
-        size: How many memory slices it takes from there on.
+        size: How many memory slices it takes, from ``start`` on.
     """
 
     gpu: int
@@ -244,10 +272,10 @@ Part = SharePart | MigPart
 
 
 class PartChoice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="parts"):
-    """Parts of one machine's GPUs for a ``Share`` or ``Mig`` request.
+    """The fractions of one machine's GPUs that were chosen for a ``Share`` or ``Mig`` request.
 
     Attributes:
-        containers: For each container of the request its parts, in the request's order.
+        containers: For each container of the request its fractions, in the request's order.
         node: The machine's node in a cluster; empty offline.
     """
 
@@ -256,53 +284,86 @@ class PartChoice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Return the machine's own numbers of the GPUs that were chosen for a request of parts, ascending."""
+        """Return the machine's own numbers of the GPUs with these fractions, ascending."""
         return tuple(sorted({part.gpu for parts in self.containers for part in parts}))
 
 
 class NoPlaceError(DriverError):
-    """No free set fits. The message gives the reason and the nearest thing that is possible.
+    """No free GPUs fit a request.
 
-    ``stable`` is a sentence that stays the same as GPUs come and go: what was asked, and whether all GPUs being free
-    would help. It is the message itself where that says no more.
+    The message says what was requested, why nothing fits, and the nearest possible thing.
     """
 
     reason = "NoPlace"
 
-    def __init__(self, message: str, *, stable: str = "", cause: Cause = Cause.POD) -> None:
-        """Make one; ``cause`` says whether a free set would help, another cluster, or another request."""
-        super().__init__(message)
-        self._stable = stable or message
-        self._cause = cause
+    def __init__(self, why: str, *, request: str = "", nearest: str = "", cause: Cause = Cause.POD) -> None:
+        """Make an error from its texts.
+
+        Args:
+            why: Why there is no place, in words that do not change when GPUs are allocated or released. It begins in
+                lower case if there is a ``request``.
+            request: What was requested: ``8 GPUs with nvlink``. Empty if ``why`` contains it.
+            nearest: The nearest thing that is possible, in sentences with figures. Empty if nothing is known.
+            cause: Whether a free set of GPUs would help, or only another cluster or another request.
+        """
+        self._request, self._why, self._nearest, self._cause = request, sentences(why), sentences(nearest), cause
+        super().__init__(sentences(self._after("No place for "), nearest))
+
+    def _after(self, lead: str) -> str:
+        return f"{lead}{self._request}: {self._why}" if self._request else self._why
 
     @property
     def stable(self) -> str:
-        """Return the sentence on a request without a place that stays the same as GPUs come and go."""
-        return self._stable
+        """Return the part of the message that stays equal as GPUs are allocated and released."""
+        return self._after("No place for ")
+
+    @property
+    def nearest(self) -> str:
+        """Return what the cluster can give instead of the request, in sentences with figures.
+
+        The text is empty if nothing is known.
+        """
+        return self._nearest
 
     @property
     def cause(self) -> Cause:
-        """Return for programs why a request has no place."""
+        """Return why the request was refused, as a value for programs: ``Cause.GPUS``."""
         return self._cause
 
-    def more(self, text: str, cause: Cause | None = None) -> NoPlaceError:
-        """Return this error that a request has no place with another clause.
+    def more(self, *texts: str, nearest: str = "", cause: Cause | None = None) -> NoPlaceError:
+        """Return this error with further sentences, which must not change as GPUs are allocated and released.
 
-        It has another cause if that says more.
+        ``nearest`` has further sentences with figures that change. ``cause`` replaces the error's cause if it is given.
         """
-        return NoPlaceError(f"{self}; {text}", stable=f"{self.stable}; {text}", cause=cause or self.cause)
+        why, nearest = sentences(self._why, *texts), sentences(self.nearest, nearest)
+        return NoPlaceError(why, request=self._request, nearest=nearest, cause=cause or self.cause)
+
+    @property
+    def without_figures(self) -> NoPlaceError:
+        """Return this error without the sentences about what the cluster can give instead.
+
+        The figures in those sentences change as GPUs are allocated and released.
+        """
+        return NoPlaceError(self._why, request=self._request, cause=self.cause)
 
     @property
     def why(self) -> Reason:
-        """Return the reason of a pod that waits because its request has no place."""
-        return Reason(self.cause, str(self))
+        """Return the reason that a pod with this request waits: cause and text."""
+        stable = self._after("Waiting for ")
+        return Reason(self.cause, sentences(stable, self.nearest), stable if self.nearest else "")
 
 
 class LazyNoPlaceError(NoPlaceError):
-    """No free set fits. Why is found out when the message is first read: a search reads it of no try but the last."""
+    """No free GPUs fit a request; the reason is searched for when it is read.
+
+    A search makes many tries, and only the message of the last try is read.
+    """
 
     def __init__(self, explain: Callable[[], NoPlaceError]) -> None:
-        """Make one; ``explain`` returns the error with the message."""
+        """Make an error whose message is computed later.
+
+        ``explain`` is called when the message is first read. It returns an error with the message.
+        """
         super().__init__("")
         self._explain = explain
         self._explained: NoPlaceError | None = None
@@ -317,21 +378,49 @@ class LazyNoPlaceError(NoPlaceError):
 
     @property
     def stable(self) -> str:
-        """Return the sentence on a request without a place that stays the same as GPUs come and go."""
+        """Return the part of the message that stays equal as GPUs are allocated and released."""
         return self._error().stable
 
     @property
+    def nearest(self) -> str:
+        """Return what the cluster can give instead of the request, in sentences with figures.
+
+        The text is empty if nothing is known.
+        """
+        return self._error().nearest
+
+    def more(self, *texts: str, nearest: str = "", cause: Cause | None = None) -> NoPlaceError:
+        """Return the error with further sentences, which must not change as GPUs are allocated.
+
+        ``nearest`` has further sentences with figures that change. ``cause`` replaces the error's cause if it is given.
+        """
+        return self._error().more(*texts, nearest=nearest, cause=cause)
+
+    @property
+    def without_figures(self) -> NoPlaceError:
+        """Return this error without the sentences about what the cluster can give instead.
+
+        The figures in those sentences change as GPUs are allocated and released.
+        """
+        return self._error().without_figures
+
+    @property
+    def why(self) -> Reason:
+        """Return the reason that a pod with this request waits: cause and text."""
+        return self._error().why
+
+    @property
     def cause(self) -> Cause:
-        """Return for programs why a request has no place."""
+        """Return why the request was refused, as a value for programs: ``Cause.GPUS``."""
         return self._error().cause
 
 
 def check_request(request: Whole) -> None:
-    """Raise unless every container of a request for whole GPUs asks for at least one GPU.
+    """Raise an error unless every container of a request for whole GPUs requests at least one GPU.
 
     Raises:
-        NoPlaceError: No container, or one that asks for less than one GPU.
+        NoPlaceError: There is no container, or a container requests less than one GPU.
     """
     if not request.containers or min(request.containers) < 1:
         asked = ", ".join(map(str, request.containers)) or "none"
-        raise NoPlaceError(f"GPUs per container: {asked}; ask for at least 1 GPU in each")
+        raise NoPlaceError(f"GPUs per container: {asked}. Request at least 1 GPU in each container")

@@ -1,4 +1,7 @@
-"""What the words of ``policy`` demand of a set. Data only, free of numpy."""
+"""The properties that each value of the annotation ``policy`` requires of a set of GPUs.
+
+It is data only, without numpy, because the webhook reads it.
+"""
 
 from __future__ import annotations
 

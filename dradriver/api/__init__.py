@@ -1,10 +1,12 @@
-"""Objects of Kubernetes and the annotations of this driver, as typed data. No I/O.
+"""Kubernetes objects and this driver's annotations, as typed data. No I/O.
 
-pod         the request of a pod: annotations, the resolved note, the list of alternatives
+All components of the driver use it.
+
+pod         the request of a pod: annotations, the note with the resolved request, the list of alternatives
 gangs       gangs, their owners and sizes
 claims      ResourceClaims: built, read, compared
-slices      ResourceSlices: a machine as slices, and back
+slices      ResourceSlices: built from a machine, and read as a machine
 policies    the policies file
 vocabulary  annotations, values and limits that people write, and error texts about them
-base        names, parts of Kubernetes objects, quantities, patches
+base        names, fields of Kubernetes objects, quantities, patches
 """

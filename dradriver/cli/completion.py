@@ -1,8 +1,8 @@
 """``kubectl_complete-gputopo``: completion of ``kubectl gputopo`` in shells, and of names from the cluster.
 
-kubectl runs it with the words after ``kubectl gputopo``, the last one the word to complete, and expects a line for each
-completion, with a help text after a tab, and then a colon and how to go on: 4 is that no file names are wanted, 0 that
-they are (ShellCompDirective of cobra). ``gputopo`` alone is completed by click itself.
+kubectl runs this program with the words after ``kubectl gputopo``; the last word is the one to complete. kubectl
+expects a line for each completion, with a help text after a tab. The last line is a colon and a number: 4 turns off
+completion by file names, 0 allows it (ShellCompDirective of cobra). click itself completes ``gputopo`` alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def lines(command: click.Command, words: Sequence[str]) -> list[str]:
-    """Return the completion lines for the words of a command whose last one is to be completed."""
+    """Return the output lines that complete the last of a command's words."""
     *before, incomplete = words or [""]
     shell = ShellComplete(command, {}, "kubectl gputopo", "_GPUTOPO_COMPLETE")
     try:
@@ -43,9 +43,10 @@ def lines(command: click.Command, words: Sequence[str]) -> list[str]:
 
 
 def pods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    """Return the names of our pods as completions of a word; none if the cluster does not answer.
+    """Return the names of our pods that complete the word ``incomplete``.
 
-    A word that begins with a namespace and a slash is completed by pods of that namespace.
+    The result is empty if the cluster does not answer. If the word begins with a namespace and a slash, the pods of
+    that namespace are returned.
     """
     import asyncio
 

@@ -34,15 +34,15 @@ from dradriver.view.terminal_text import plain
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods that would go elsewhere together. All text in it is safe to print.
+    """Pods that would move to other nodes together. All text in it is safe to print.
 
     Attributes:
         namespace: Their namespace.
-        pods: The pods, and the node that each would have then.
+        pods: The pods, with the node of each after the move.
         gang: Whether they are a gang.
-        gpus: How many GPUs they hold.
-        owner: What makes them again, as ``Job/train``; empty if nothing does.
-        gpu_hours: GPU-hours since they were given them: lost if they cannot go on from where they are.
+        gpus: Number of GPUs that they have.
+        owner: The object that creates them again, as ``Job/train``; empty if there is none.
+        gpu_hours: GPU-hours since the GPUs were allocated. They are lost if the pods cannot resume their work.
     """
 
     namespace: str
@@ -54,7 +54,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Freed(msgspec.Struct, frozen=True, kw_only=True):
-    """A set that would be free, and who would go for it."""
+    """A set that would become free, and the pods that would move for it."""
 
     node: str
     product: str
@@ -63,7 +63,7 @@ class Freed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sets(msgspec.Struct, frozen=True, kw_only=True):
-    """How many free sets of a size there are on machines of a product, now and after the moves."""
+    """The number of free sets of one size on machines of one product, before and after the moves."""
 
     product: str
     size: int
@@ -72,12 +72,12 @@ class Sets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Defrag(msgspec.Struct, frozen=True, kw_only=True):
-    """What the moves would come to.
+    """The result of ``gputopo defrag``: the moves and the free sets after them.
 
     Attributes:
         size: GPUs of each set.
-        movable: How many pods and gangs may move.
-        freed: The sets, each in the state after those before it.
+        movable: Number of pods and gangs that can move.
+        freed: The sets that become free, each after the moves of the sets before it.
         sets: Free sets by product and size.
     """
 
@@ -89,8 +89,10 @@ class Defrag(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.option("--dry-run", is_flag=True, hidden=True, expose_value=False)
-@click.option("--gpus", type=click.IntRange(2, 16), default=8, show_default=True, help="GPUs of the sets to be freed.")
-@click.option("--sets", type=click.IntRange(1, 64), default=4, show_default=True, help="How many sets are looked for.")
+@click.option(
+    "--gpus", type=click.IntRange(2, 16), default=8, show_default=True, help="Number of GPUs of each set to free."
+)
+@click.option("--sets", type=click.IntRange(1, 64), default=4, show_default=True, help="Number of sets to look for.")
 @server_options
 @policies_option
 @driver_namespace_option
@@ -105,12 +107,13 @@ def defrag(
     output: str,
     no_color: bool,
 ) -> None:
-    """Say which pods would have to go elsewhere so that sets of GPUs become free; it moves none.
+    """Print which pods would have to move so that sets of GPUs become free. The command moves no pod.
 
-    Those come first that lose least by it.
+    Moves that lose the fewest GPU hours come first.
 
-    Each has a place elsewhere as the controller would give it one: by its own words, with CPU, memory and slots, a gang
-    as a whole. Not moved are pods that the scheduler alone placed, that share a claim, or that have parts of GPUs.
+    The controller's own decision finds the new place of each pod, with its annotations, CPU, memory and the slots for
+    pods. All pods of a gang move together. A pod is not moved if the scheduler alone placed it, if it shares a claim,
+    or if it has fractions of GPUs.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     file = given_policies(policies_file)
@@ -168,17 +171,17 @@ def _sets(now: FreeGpus, after: FreeGpus) -> tuple[Sets, ...]:
 
 
 def document(plan: Defrag) -> Document:
-    """Return what ``gputopo defrag`` prints: the moves of pods, and the sets of GPUs that they free."""
+    """Return the output of ``gputopo defrag``: the moves of pods, and the sets of GPUs that they free."""
     lines = [Cell(_said(plan.size, entry)) for entry in plan.freed]
     if not lines:
         movable = counted(plan.movable, "pod or gang", "pods and gangs")
-        lines = [Cell(f"no moves free a set of {plan.size} GPUs; {movable} may move")]
+        lines = [Cell(f"no moves free a set of {plan.size} GPUs. {movable} can move.")]
     blocks: list[Block] = [Notes(lines=tuple(lines))]
     columns = (
         Column("product"),
-        Column("size", number=True),
+        Column("set size", number=True),
         Column("free now", number=True),
-        Column("then", number=True),
+        Column("after the moves", number=True),
     )
     rows = tuple(words(entry.product, str(entry.size), str(entry.now), str(entry.after)) for entry in plan.sets)
     blocks.append(Table(title="Free sets of whole GPUs", columns=columns, rows=rows))
@@ -194,7 +197,7 @@ def _goes(entry: Moved) -> str:
     nodes = ", ".join(dict.fromkeys(entry.pods.values()))
     names = ", ".join(f"{entry.namespace}/{pod}" for pod in entry.pods)
     what = f"the gang {names}" if entry.gang else names
-    made = f"made anew by {entry.owner}" if entry.owner else "which nothing makes anew"
+    made = f"created again by {entry.owner}" if entry.owner else "not created again by any owner"
     return (
         f"{what} ({counted(entry.gpus, 'GPU')}, {counted(entry.gpu_hours, 'GPU-hour')} so far, {made}) moved to {nodes}"
     )

@@ -1,9 +1,10 @@
-"""``gputopo explain``: why a pod waits, or what it got and why nothing better."""
+"""``gputopo explain``: why a pod waits, or which GPUs it got and why no better ones."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -38,7 +39,7 @@ from dradriver.view.terminal_text import plain
 
 @click.command()
 @click.argument("workload", required=False, shell_complete=pods)
-@namespace_options("The namespace; else the context's.")
+@namespace_options("The namespace. Default: the context's.")
 @server_options
 @policies_option
 @driver_namespace_option
@@ -54,16 +55,17 @@ def explain(
     output: str,
     no_color: bool,
 ) -> None:
-    """Say why a pod waits: what it asks for, what is free, who holds the rest, its turn; or what it got.
+    """Print why a pod waits, or which GPUs it got.
 
-    WORKLOAD is POD, NAMESPACE/POD, KIND/NAME (such as job/train or gang/train) or NAMESPACE/KIND/NAME. Of several pods
-    the first that waits is explained, with its gang. Without WORKLOAD all pods that wait are listed, the oldest first,
-    static ones among them.
+    WORKLOAD is POD, NAMESPACE/POD, KIND/NAME (such as job/train or gang/train) or NAMESPACE/KIND/NAME. If it has
+    several pods, the first pod that waits is explained, with its gang. If no pod has the name POD, a gang or owner of
+    that name is explained. Without WORKLOAD, all waiting pods are listed, the oldest first, including pods that the
+    scheduler alone places.
 
-    The controller's own decision is made again from what the cluster says now; nothing is written.
+    The command makes the controller's decision again from the present state of the cluster. It writes nothing.
     """
     if all_namespaces and workload is not None:
-        raise click.UsageError("-A lists the pods that wait in all namespaces; leave out WORKLOAD, or -A")
+        raise click.UsageError("-A lists the pods that wait in all namespaces. Remove WORKLOAD or -A.")
     wanted = None if workload is None else workload_names.read(workload, namespace)
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     if wanted is None:
@@ -108,14 +110,17 @@ async def _print_explanation(
     output: str,
     no_color: bool,
 ) -> None:
-    """Print why a pod waits, or what it got. A table comes in two parts, because reading the cluster takes a while."""
+    """Print why a pod waits, or which GPUs it got.
+
+    A table is printed in two parts, because reading the cluster takes a while.
+    """
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        pod, *others = await _read(client, server, workload)
+        workload, (pod, *others) = await _read(client, server, workload)
         pod_subject = subject(pod)  # what the pod itself says: state, request, conditions
         if output == "table":
             if others:
                 name = plain(pod.metadata.name)
-                click.echo(f"{workload.words} has {counted(len(others) + 1, 'pod')}; this is {name}", err=True)
+                click.echo(f"{workload.words} has {counted(len(others) + 1, 'pod')}. This is {name}.", err=True)
             show(explain_document.head(pod_subject), no_color=no_color)
             sys.stdout.flush()
         # Imported here: loading it takes longer than reading the pod.
@@ -138,25 +143,41 @@ async def _print_explanation(
     )
 
 
-async def _read(client: Client, server: ServerConfig, workload: WorkloadName) -> list[Pod]:
-    """Return the pods of a workload, at first the one to explain: the oldest that waits, else the oldest."""
+async def _read(client: Client, server: ServerConfig, workload: WorkloadName) -> tuple[WorkloadName, list[Pod]]:
+    """Return the pods of a workload, and the workload with its kind.
+
+    The first pod is the one to explain: the oldest pod that waits, or else the oldest pod. If no pod has the name, a
+    gang or owner with that name is the workload.
+    """
     namespace = workload.namespace or server.namespace
     if workload.kind != workload_names.POD:
-        labelled = await _labelled(client, server, namespace)
-        pods = [pod for pod in labelled if workload_names.is_of(pod, workload)]
+        pods = _of(await _labelled(client, server, namespace), workload)
         if not pods:
             raise cluster_reading.ClusterError(
-                f"{server.url}: namespace {namespace} has no pod of {workload.words} that this driver places; "
-                "gputopo explain -A lists the pods that wait"
+                f"{server.url}: namespace {namespace} has no pod of {workload.words} that this driver places. "
+                "List the pods that wait: gputopo explain -A"
             )
-        return sorted(pods, key=lambda pod: (not _is_waiting(pod), *_age(pod)))
+        return workload, pods
     try:
-        return [await client.get(PODS, workload.name, namespace=namespace, type=Pod)]
+        return workload, [await client.get(PODS, workload.name, namespace=namespace, type=Pod)]
     except ApiError as error:
         if error.not_found:
+            labelled = await _labelled(client, server, namespace)
+            if kinds := [kind for pod in labelled for kind in workload_names.kinds_of(pod, workload.name)]:
+                owner = workload._replace(kind=workload_names.GANG if workload_names.GANG in kinds else kinds[0])
+                return owner, _of(labelled, owner)
             raise cluster_reading.ClusterError(
-                f"{server.url}: namespace {namespace} has no pod {workload.name}; name another namespace with -n"
+                f"{server.url}: namespace {namespace} has no pod {workload.name}. kubectl get pods -n {namespace} "
+                f"lists its pods. Name another namespace with -n."
             ) from error
         raise cluster_reading.refused(error, server, PODS, namespace=namespace) from error
     except Unreachable as error:
         raise cluster_reading.refused(error, server, PODS, namespace=namespace) from error
+
+
+def _of(pods: Sequence[Pod], workload: WorkloadName) -> list[Pod]:
+    """Return the pods of a gang or owner: the oldest that waits first, else the oldest."""
+    return sorted(
+        (pod for pod in pods if workload_names.is_of(pod, workload)),
+        key=lambda pod: (not _is_waiting(pod), *_age(pod)),
+    )

@@ -1,8 +1,8 @@
-"""``gputopo fault``: breaking GPUs of a simulated node, and mending them."""
+"""``gputopo fault``: breaks GPUs of a simulated node, and repairs them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -12,35 +12,39 @@ from dradriver.node.discovery import simulated_failures, simulated_machine
 from dradriver.node.discovery.simulated_failures import Failure
 from dradriver.node.errors import SetupError
 from dradriver.node.faults import KINDS
+from dradriver.topology.natural import natural
 
-_NODE = click.option("--node", required=True, help="The simulated node's name.")
+_NODE = click.option("--node", required=True, help="The name of the simulated node.")
 _FOLDER = click.option(
     "--dir", "folder", type=click.Path(path_type=Path), default=simulated_failures.FOLDER, show_default=True,
-    help="The agent's --simulated-dir.",
+    help="The folder that the agent has as --simulated-dir.",
 )  # fmt: skip
 
 
 @click.group()
 def fault() -> None:
-    """Break GPUs of a simulated node, and mend them; run it where the node agent runs.
+    """Break and repair GPUs of a simulated node; run it where the node agent runs.
 
-    It writes a file, <dir>/<node>.json, which the agent reads every ten seconds. Other machines than those of a demo
-    are refused.
+    The command writes the file <dir>/<node>.json, which the agent reads every ten seconds. It refuses nodes that are
+    not simulated.
     """
 
 
 @fault.command()
 @_NODE
 @click.argument("gpu")
-@click.option("--nvlink", "links", multiple=True, type=int, metavar="N", help="NVLink N is down; may be repeated.")
-@click.option("--xid", type=int, help="The kernel's log has this XID.")
-@click.option("--lost", is_flag=True, help="It has fallen off the bus.")
-@click.option("--fault", "kinds", multiple=True, type=click.Choice(sorted(KINDS)), help="Another fault.")
+@click.option("--nvlink", "links", multiple=True, type=int, metavar="N", help="NVLink N is down. It can be repeated.")
+@click.option("--xid", type=int, help="The kernel's log contains this XID.")
+@click.option("--lost", is_flag=True, help="The GPU has fallen off the bus.")
+@click.option("--fault", "kinds", multiple=True, type=click.Choice(sorted(KINDS)), help="Another kind of fault.")
 @_FOLDER
 def fail(
     node: str, gpu: str, links: tuple[int, ...], xid: int | None, lost: bool, kinds: tuple[str, ...], folder: Path
 ) -> None:
-    """Break GPU (gpu-3, or its uuid): what is broken already stays so."""
+    """Break a GPU. GPU is gpu-3, for example, or its uuid.
+
+    Faults that the GPU has already stay.
+    """
     if not (links or xid is not None or lost or kinds):
         raise click.UsageError("say what is broken: --nvlink, --xid, --lost or --fault")
     (name,), file = _names(folder, node, (gpu,)), simulated_failures.path(folder, node)
@@ -54,6 +58,7 @@ def fail(
         faults=tuple(sorted({*old.faults, *kinds})),
     )
     simulated_failures.write(file, broken)
+    _print_broken(node, broken)
 
 
 @fault.command()
@@ -61,21 +66,29 @@ def fail(
 @click.argument("gpus", nargs=-1)
 @_FOLDER
 def heal(node: str, gpus: tuple[str, ...], folder: Path) -> None:
-    """Mend these GPUs, or all."""
+    """Repair the GPUs in GPUS; without GPUS, repair all GPUs of the node."""
     names, file = _names(folder, node, gpus), simulated_failures.path(folder, node)
     left = {name: failure for name, failure in simulated_failures.read(file).items() if names and name not in names}
     simulated_failures.write(file, left)
+    _print_broken(node, left)
+
+
+def _print_broken(node: str, broken: Mapping[str, Failure]) -> None:
+    gpus = ", ".join(sorted(broken, key=natural)) or "none"
+    click.echo(f"Broken GPUs of node {node}: {gpus}. The node agent reads this within ten seconds.")
 
 
 def _names(folder: Path, node: str, gpus: Sequence[str]) -> list[str]:
-    """Return how the file of simulated failures names GPUs of a node.
+    """Return the names of a node's GPUs as the file of simulated failures writes them.
+
+    ``folder`` has that file. ``gpus`` are the names that the user gave.
 
     Raises:
-        SetupError: The node is no simulated one, or has no such GPU.
+        SetupError: The node is not simulated, or does not have one of these GPUs.
     """
     uuids = simulated_machine.gpus_of(folder, node)
     names = [simulated_failures.name(gpu) for gpu in gpus]
     known = {*uuids, *(f"gpu-{number}" for number in range(len(uuids)))}
     if unknown := [name for name in names if name not in known]:
-        raise SetupError(f"node {node} has no GPU {unknown[0]}; it has gpu-0 to gpu-{len(uuids) - 1}")
+        raise SetupError(f"node {node} has no GPU {unknown[0]}. Its GPUs are gpu-0 to gpu-{len(uuids) - 1}.")
     return names

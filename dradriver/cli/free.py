@@ -1,4 +1,4 @@
-"""``gputopo free``: what is free in a cluster, by size and quality."""
+"""``gputopo free``: the free GPUs of a cluster, by size and quality of sets."""
 
 from __future__ import annotations
 
@@ -33,11 +33,16 @@ _MOST_NODES: Final = 5  # that are named
 
 
 @click.command()
-@click.option("-n", "--namespace", metavar="NAME", help="Whose view: parts of some GPUs are one namespace's at a time.")
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    help="Count fractions as this namespace sees them. Some GPUs serve one namespace at a time.",
+)
 @server_options
 @policies_option
 @driver_namespace_option
-@output_formats("svg", "html", said="svg and html draw how many sets there are.")
+@output_formats("svg", "html", said="svg and html draw the number of sets.")
 def free(
     namespace: str | None,
     kubeconfig: str | None,
@@ -47,9 +52,10 @@ def free(
     output: str,
     no_color: bool,
 ) -> None:
-    """Show what is free: how many sets of 1, 2, 4 and 8 GPUs, how well they are linked, and what is left in parts.
+    """Print the free GPUs: how many sets of 1, 2, 4 and 8 GPUs, how well they are linked, and free fractions.
 
-    Sets are counted as pods would get them, one after another, each size for itself.
+    Sets of one size are counted as pods would get them, one after another. Each size is counted as if no set of another
+    size were taken.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     file = given_policies(policies_file)
@@ -68,19 +74,20 @@ async def _read(server: ServerConfig, namespace: str, file: Policies | None, dri
 
 
 def document(left: FreeGpus) -> Document:
-    """Return what ``gputopo free`` prints: free sets of GPUs by size, and what is free in parts."""
-    closed = f"; {counted(left.closed, 'more is', 'more are')} not ready or closed to new pods" if left.closed else ""
-    are_promised = counted(left.promised, "is promised", "are promised")
-    promised = f"; {are_promised} to pods that are not bound yet" if left.promised else ""
+    """Return the output of ``gputopo free``: free sets of GPUs by size, and room for fractions of GPUs."""
+    more_nodes = counted(left.unavailable_nodes, "more node is", "more nodes are")
+    unavailable = f"; {more_nodes} not ready or cordoned" if left.unavailable_nodes else ""
+    tentative = counted(left.tentative, "GPU has", "GPUs have")
+    tentative = f"; {tentative} a tentative placement" if left.tentative else ""
     more = counted(left.for_others, "more is", "more are")
-    others = f"; {more} free for other tenants alone" if left.for_others else ""
+    others = f"; {more} free for other tenants only" if left.for_others else ""
     are = "is" if left.free == 1 else "are"
     nodes = counted(left.nodes, "node")
-    title = f"{left.free} of {counted(left.gpus, 'GPU')} {are} free on {nodes}{others}{promised}{closed}"
+    title = f"{left.free} of {counted(left.gpus, 'GPU')} {are} free on {nodes}{others}{tentative}{unavailable}"
     blocks: list[Block] = [Notes(lines=(Cell(title),))]
     if left.agents_gone:
         nodes = ", ".join(left.agents_gone[:_MOST_NODES]) + ", ..." * (len(left.agents_gone) > _MOST_NODES)
-        message = f"{AGENT_GONE}: {nodes}; pods run on their GPUs, which are not counted here; see gputopo verify"
+        message = f"{AGENT_GONE}: {nodes}. Pods use their GPUs, which are not counted here. See gputopo verify."
         blocks.append(Notes(lines=(Cell(message, Tone.ERROR),)))
     blocks += [_sets_table(left), _shares_table(left), _slices_table(left)]
     if left.gangs:
@@ -92,8 +99,8 @@ def document(left: FreeGpus) -> Document:
 
 def _sets_table(left: FreeGpus) -> Table:
     columns = (
-        Column("product"), Column("size", number=True), Column("sets", number=True), Column("level"),
-        Column("all-reduce"), Column("nodes", number=True), Column("such as"),
+        Column("product"), Column("size", number=True), Column("sets", number=True), Column("link"),
+        Column("all-reduce"), Column("nodes", number=True), Column("first node"),
     )  # fmt: skip
     rows = tuple(
         words(
@@ -114,21 +121,21 @@ def _shares_table(left: FreeGpus) -> Table:
         )
         for share in left.shares
     )  # fmt: skip
-    return Table(title="Left for shares", columns=tuple(map(Column, heads)), rows=rows)
+    return Table(title="Free for shares", columns=tuple(map(Column, heads)), rows=rows)
 
 
 def _slices_table(left: FreeGpus) -> Table:
     rows = tuple(words(profile.product, profile.profile, str(profile.slices)) for profile in left.slices)
-    return Table(title="Left for MIG slices", columns=tuple(map(Column, ("product", "profile", "slices"))), rows=rows)
+    return Table(title="Free for MIG slices", columns=tuple(map(Column, ("product", "profile", "slices"))), rows=rows)
 
 
 def _gangs_table(left: FreeGpus) -> Table:
     columns = (
-        Column("level"), Column("GPUs a pod", number=True), Column("pods", number=True), Column("nodes", number=True),
-        Column("where"),
+        Column("level"), Column("GPUs of a pod", number=True), Column("pods", number=True),
+        Column("nodes", number=True), Column("domain"),
     )  # fmt: skip
     rows = tuple(words(gang.level, str(gang.gpus), str(gang.pods), str(gang.nodes), gang.domain) for gang in left.gangs)
-    return Table(title="Largest gang by level of the network", columns=columns, rows=rows)
+    return Table(title="Largest gang by network level", columns=columns, rows=rows)
 
 
 def _picture(left: FreeGpus, title: str) -> Bars:

@@ -1,4 +1,4 @@
-"""``gputopo idle``: pods that have GPUs and do nothing with them, the dearest first."""
+"""``gputopo idle``: pods that have GPUs and do not use them, most idle GPU-hours first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dradriver.cli.cluster.listed_cluster import Scene, read_whole
 from dradriver.cli.cluster.policies_in_force import InForce
 from dradriver.cluster.gpus.gpu_parts import gpus_of
 from dradriver.controller.features.idle_workloads import timeout_s
-from dradriver.counted import counted
+from dradriver.counted import counted, first_of
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
@@ -38,20 +38,20 @@ _MOST_PODS: Final = 8  # that are named of a claim
 
 
 class Idle(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim whose GPUs do nothing. All text in it is safe to print.
+    """A claim whose GPUs are idle. All text in it is safe to print.
 
     Attributes:
         namespace: Its namespace.
-        pods: The pods that have it.
+        pods: The pods that use it.
         claim: Its name.
         node: Its node.
-        gpus: How many GPUs, parts as fractions.
-        products: Their products.
-        since: Since when they do nothing.
-        hours: For how many hours that is until now.
-        gpu_hours: The same by the number of GPUs.
-        timeout_s: After how many idle seconds its pod is to be ended; None where it does not say so.
-        ends: When it is ended, if it was warned; else empty.
+        gpus: Number of its GPUs; shares and slices count as fractions.
+        products: The products of the GPUs.
+        since: Since when the GPUs are idle.
+        hours: Hours from then until now.
+        gpu_hours: ``hours`` times ``gpus``.
+        timeout_s: Idle seconds after which the pod is to be ended; None if the pod does not set it.
+        ends: When the controller will end the pod, if it has announced this; else empty.
     """
 
     namespace: str
@@ -68,7 +68,7 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@namespace_options("Only this namespace; else all.")
+@namespace_options("Only this namespace. Default: all namespaces.")
 @server_options
 @output_options
 def idle(
@@ -79,10 +79,10 @@ def idle(
     output: str,
     no_color: bool,
 ) -> None:
-    """List pods whose GPUs have done nothing for five minutes or longer, by the GPU-hours that makes.
+    """Print the pods whose GPUs have been idle for at least five minutes, most idle GPU hours first.
 
-    Nothing means a utilization of 0, as the nodes' agents have said it; of whom they do not know, nothing is said: MIG
-    slices with a process, shares by MPS while others work on the GPU.
+    A GPU is idle while the node agent reports a utilization of 0. Two kinds of fractions are not listed, because the
+    agent cannot see their utilization: MIG slices with a process, and MPS shares while other pods work on the GPU.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     only = only_namespace(namespace, all_namespaces=all_namespaces)
@@ -99,7 +99,10 @@ async def _read(server: ServerConfig) -> list[Idle]:
 
 
 def idle_claims(scene: Scene, *, now: float) -> list[Idle]:
-    """Return the claims with idle devices, those that cost most first; ``now`` is in seconds since the epoch."""
+    """Return the claims of the listed cluster with idle devices, most idle GPU-hours first.
+
+    ``now`` is in seconds since the epoch.
+    """
     idle = []
     for claim in scene.claims.values():
         idle_since = idleness.idle_of(claim)
@@ -136,7 +139,7 @@ def _idle_claim(scene: Scene, claim: Claim, since: float, now: float) -> Idle:
 
 
 def document(idle: list[Idle]) -> Document:
-    """Return what ``gputopo idle`` prints: claims whose GPUs do nothing."""
+    """Return the output of ``gputopo idle``: the claims whose GPUs are idle."""
     if not idle:
         return report(Notes(lines=(Cell("no pod's GPUs are known to be idle"),)))
     total = sum(entry.gpu_hours for entry in idle)
@@ -144,7 +147,7 @@ def document(idle: list[Idle]) -> Document:
     title = f"{are_idle}, {total:.1f} GPU-hours so far"
     columns = (
         Column("namespace"), Column("pod"), Column("GPUs", number=True), Column("product"), Column("idle since"),
-        Column("for", number=True), Column("GPU-hours", number=True), Column("idle-timeout"), Column("ends"),
+        Column("idle for", number=True), Column("GPU-hours", number=True), Column("idle-timeout"), Column("ends at"),
         Column("node", detail=True),
     )  # fmt: skip
     rows = tuple(
@@ -160,13 +163,11 @@ def document(idle: list[Idle]) -> Document:
 
 
 def _pods(claim: Idle) -> str:
-    more = len(claim.pods) - _MOST_PODS
-    named = ", ".join(claim.pods[:_MOST_PODS]) + (f" and {more} more" if more > 0 else "")
-    return named or f"none (claim {claim.claim})"
+    return first_of(claim.pods, _MOST_PODS) or f"none (claim {claim.claim})"
 
 
 def _duration_text(seconds: float) -> str:
-    """Return a duration as people write it: ``1h30m``, of more than a day ``2d3h``."""
+    """Return a duration as people write it: ``1h30m``; above a day ``2d3h``."""
     minutes = int(seconds // 60)
     hours, minutes = divmod(minutes, 60)
     days, left_hours = divmod(hours, _DAY_H)

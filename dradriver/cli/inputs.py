@@ -1,4 +1,4 @@
-"""Files that a user names, ``-`` for standard input, within bounds; and numbers."""
+"""The input of commands: files that a user names (``-`` is standard input), with a size limit, and numbers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ MOST_BYTES: Final = 16 << 20
 
 
 class Number(click.FloatRange):
-    """A number of a range; ``nan``, which click takes for one of any range, is none."""
+    """A click type for a number in a range; ``nan`` is refused, which click accepts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return a user's input of a number as a float; a usage error if it is no number or outside the range."""
+        """Return the user's number as a float.
+
+        A text that is no number, or a number outside the range, is a usage error.
+        """
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)
@@ -30,7 +33,7 @@ def content(name: str) -> bytes:
     """Return the bytes of an input file that a user names.
 
     Raises:
-        click.UsageError: It cannot be read, or is too large for anything that is read here.
+        click.UsageError: The file cannot be read, or is larger than any valid input.
     """
     try:
         if name == STDIN:
@@ -46,15 +49,17 @@ def content(name: str) -> bytes:
 
 
 def called(name: str) -> str:
-    """Return how messages name an input file of a command."""
+    """Return how messages name an input file: its name, or ``standard input`` for ``-``."""
     return "standard input" if name == STDIN else name
 
 
 def policies_of(name: str | None) -> Policies:
-    """Return the policies of an input file, or the defaults without one: for commands that look at no cluster.
+    """Return the policies of an input file, or the defaults without one.
+
+    Commands without a cluster call it.
 
     Raises:
-        click.UsageError: It cannot be read, or is bad.
+        click.UsageError: The file cannot be read, or is not valid.
     """
     return given_policies(name) or DEFAULTS
 
@@ -63,7 +68,7 @@ def given_policies(name: str | None) -> Policies | None:
     """Return the policies of an input file, or None if the user names no file.
 
     Raises:
-        click.UsageError: The file cannot be read, or is bad.
+        click.UsageError: The file cannot be read, or is not valid.
     """
     if name is None:
         return None

@@ -1,4 +1,4 @@
-"""``gputopo lint``: whether manifests would be admitted, and what would become of their pods."""
+"""``gputopo lint``: whether the webhook would admit manifests, and how it would change their pods."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ from webhook.admission import Admission
 
 @click.command()
 @click.argument("files", metavar="[FILE]...", nargs=-1)
-@click.option("-f", "--filename", "more_files", multiple=True, metavar="FILE", help="The same; may be repeated.")
+@click.option(
+    "-f", "--filename", "more_files", multiple=True, metavar="FILE", help="A manifest, like FILE. It can be repeated."
+)
 @click.option(
     "--policies", "policies_file", metavar="FILE",
-    help="The policies file: what names in it stand for. No cluster is asked: without it the defaults count.",
+    help="The policies file to use. Default: the built-in defaults. The command does not ask a cluster.",
 )  # fmt: skip
-@click.option("--translate", is_flag=True, help="The namespaces are labelled gpu.topology/translate=true.")
+@click.option(
+    "--translate", is_flag=True, help="Assume that the namespaces have the label gpu.topology/translate=true."
+)
 @allocating_driver_option
 @output_options
 def lint(
@@ -36,13 +40,13 @@ def lint(
     output: str,
     no_color: bool,
 ) -> None:
-    """Say whether the webhook would admit the pods and claims in FILE... (- is standard input), and as what.
+    """Print whether the webhook would admit the objects in FILE... (- is standard input).
 
-    Pods, and whatever has a pod's template in it: Deployments, Jobs, CronJobs, JobSets, LeaderWorkerSets, PyTorchJobs,
-    …, with what the webhook copies from these to their pods; ResourceClaims and their templates. -o yaml prints the
-    pods as they would be stored.
+    The objects are pods; objects with pod templates, such as Deployments, Jobs, CronJobs, JobSets, LeaderWorkerSets and
+    PyTorchJobs; ResourceClaims and their templates. Annotations that the webhook copies from an object to its pods are
+    included. -o yaml prints the pods as they would be stored.
 
-    Exit status: 0 all are admitted, 1 some are not, or cannot be read, 2 wrong usage.
+    Exit status: 0 all objects are admitted, 1 some are not, or cannot be read, 2 wrong usage.
     """
     if not (files or more_files):
         raise click.UsageError("name a FILE, or - for standard input")

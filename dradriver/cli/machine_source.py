@@ -1,4 +1,4 @@
-"""The machine that a command is about: one that is named, or the one it runs on."""
+"""The machine that a command is about: the one that its options name, or the machine on which the command runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from dradriver.errors import DriverError
+from dradriver.reason import sentences
 from dradriver.topology import peer_access
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
@@ -20,23 +21,33 @@ from dradriver.view.output import warn
 F = TypeVar("F", bound=Callable[..., Any])
 
 SOURCES: Final = (
-    "A profile's name, or a file (docs/profiles.md): the text of nvidia-smi topo -m, amd-smi topology (or its JSON), "
+    "The name of a profile, or a file (docs/tasks/profiles.md): the text of nvidia-smi topo -m, amd-smi topology (or "
+    "JSON), "
     "rocm-smi --showtopo, npu-smi info -t topo or npu-smi info; XML of NCCL or RCCL; JSON of gputopo topo; a profile."
 )
 """What ``read_machine`` takes, as the help of options says it."""
 
 
 def machine_options(command: F) -> F:
-    """Give a command the options for the source of a machine: ``source``, ``driver_root``, ``product`` and ``cpu``."""
+    """Add the options for the source of a machine to a command.
+
+    They are ``source``, ``driver_root``, ``product`` and ``cpu``.
+    """
     command = click.option(
-        "--cpu", default="", metavar="NAME", help="What the source does not say: rome, skylake, GenuineIntel 6 85, …."
+        "--cpu",
+        default="",
+        metavar="NAME",
+        help="The CPU model, if the source does not name it: rome, skylake, GenuineIntel 6 85, ….",
     )(command)
     command = click.option(
-        "--product", default="", metavar="NAME", help='The same of the GPUs: a40, "NVIDIA H100 PCIe", mi300x, 910A, ….'
+        "--product",
+        default="",
+        metavar="NAME",
+        help='The GPU product, if the source does not name it: a40, "NVIDIA H100 PCIe", mi300x, 910A, ….',
     )(command)
     command = click.option(
         "--driver-root", metavar="DIR", type=click.Path(path_type=Path),
-        help="Without --machine: root of the file system that holds the NVIDIA driver, such as /run/nvidia/driver.",
+        help="Without --machine: the root of the file system with the NVIDIA driver, for example /run/nvidia/driver.",
     )(command)  # fmt: skip
     return click.option(
         "-m", "--machine", "source", metavar="FILE|PROFILE", help=f"{SOURCES} Default: this machine.",
@@ -44,27 +55,27 @@ def machine_options(command: F) -> F:
 
 
 def nccl_version_option(command: F) -> F:
-    """Give a command the option ``nccl_version``, which replaces what the source of a machine says of it."""
+    """Add the option ``nccl_version`` to a command; it overrides the NCCL version in the machine's source."""
     return click.option(
         "--nccl-version",
         default="",
         metavar="VERSION",
-        help="The NCCL that bandwidth is predicted for: 2.23. Default: the newest.",
+        help="The NCCL version to predict bandwidth for: 2.23. Default: the newest known version.",
     )(command)
 
 
 def read(
     source: str | None, *, driver_root: Path | None = None, product: str = "", cpu: str = "", nccl_version: str = ""
 ) -> Machine:
-    """Return the machine from the source that a command's options name, or without one the machine it runs on.
+    """Return the machine from the source that a command's options name, else this machine.
 
-    ``product``, ``cpu`` and ``nccl_version`` take the place of what it says of them (see ``topology.complete``).
+    ``product``, ``cpu`` and ``nccl_version`` replace the facts of the source (see ``topology.complete``).
 
     Raises:
-        DriverError: It cannot be read; the message says what to give instead.
+        DriverError: The machine cannot be read. The message says which option to give instead.
     """
     if source is None and (product or cpu):
-        raise click.UsageError("--product and --cpu are for --machine: this machine says itself what it has")
+        raise click.UsageError("--product and --cpu need --machine. For this machine, the values are read from it.")
     machine = _own(driver_root) if source is None else read_machine(source)
     if product or cpu or nccl_version:
         from dradriver.topology.complete import complete  # here, for few need it
@@ -75,7 +86,7 @@ def read(
 
 
 def warn_of(machine: Machine) -> None:
-    """Print what was assumed of GPUs that a machine's source does not name, and which of them no pod gets."""
+    """Print warnings about a machine: the product that was assumed for its GPUs, and GPUs that no pod gets."""
     if guess := assumed(machine):
         warn(guess)
     for i, others in peer_access.kept_off(machine).items():
@@ -98,10 +109,8 @@ def _own(driver_root: Path | None) -> Machine:
         else:
             reading = nvidia_reading.read(driver_root=driver_root)
     except DriverError as error:
-        raise TopologyError(
-            f"this machine's GPUs cannot be read: {error}; for another machine give --machine FILE|PROFILE "
-            "(gputopo topo --list)"
-        ) from error
+        cure = "For another machine, add --machine FILE|PROFILE (gputopo topo --list prints the profiles)."
+        raise TopologyError(sentences(f"The GPUs of this machine cannot be read: {error}", cure)) from error
     for problem in reading.problems:
         warn(str(problem))
     return reading.machine

@@ -1,4 +1,4 @@
-"""What is shown of one machine: the matrix of ``nvidia-smi topo -m`` and what it means for placement."""
+"""The view of one machine: the matrix of ``nvidia-smi topo -m``, and groups, levels and devices for placement."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ _LINKED: Final = "LINKED"  # direct links that are no NVLinks, as the word of po
 
 
 def what(machine: Machine) -> str:
-    """Return for the view of a machine its number of GPUs and their product, in words."""
+    """Return the number of GPUs of a machine and their product, in words."""
     return f"{len(machine.gpus)} x {machine.product}"
 
 
 def document(machine: Machine, groups: Groups) -> Document:
-    """Return the view of one machine that ``gputopo topo`` prints. ``topo_m.read`` reads its text back."""
+    """Return the output of ``gputopo topo`` for one machine. ``topo_m.read`` can read its text."""
     title = f"{machine.name or 'unnamed'}: {what(machine)}"
     return report(matrix(machine, groups, title=title), legend(machine), *facts(machine, groups), title=title)
 
 
 def data(machine: Machine, groups: Groups) -> dict[str, object]:
-    """Return the view of one machine as data for ``gputopo topo -o json``: the codec's document, groups and order.
+    """Return the data of ``gputopo topo -o json``: the machine as its codec writes it, groups and device order.
 
-    Of a group ``bandwidth_gbps`` is the line rate of its ring's weakest step, ``gbps`` what NCCL counts for that; both
-    are left out where nobody says what the vendor's links carry.
+    In a group, ``bandwidth_gbps`` is the line rate of the weakest link in its ring, and ``gbps`` the bandwidth that
+    NCCL counts for this link. Both are left out if the vendor does not publish what a link carries.
     """
     made: dict[str, object] = json.loads(machine_codec.encode(machine))
     made["domains"] = [_indices(machine, members) for members in _members(groups.domain)]
@@ -68,7 +68,11 @@ def data(machine: Machine, groups: Groups) -> dict[str, object]:
 
 
 def matrix(machine: Machine, groups: Groups, *, title: str, marks: tuple[Mark, ...] = (), marked: str = "") -> Matrix:
-    """Return the view of a machine's links, the matrix of ``nvidia-smi topo -m``; ``marks`` are by GPU position."""
+    """Return the matrix of ``nvidia-smi topo -m`` for a machine.
+
+    ``groups`` are the machine's groups of well-linked GPUs. ``marks`` are shown next to GPUs, by GPU position, under
+    the title ``marked``.
+    """
     head, *rows = topo_m_writer.cells(machine)
     count = len(rows)
     gpus = len(machine.gpus)
@@ -85,7 +89,10 @@ def matrix(machine: Machine, groups: Groups, *, title: str, marks: tuple[Mark, .
 
 
 def gpu_matrix(machine: Machine, groups: Groups, *, title: str, marks: tuple[Mark, ...]) -> Matrix:
-    """Return the view of the links between a machine's GPUs, which are named by their numbers: for narrow places."""
+    """Return the matrix of links between a machine's GPUs alone, for narrow space.
+
+    The headings are GPU numbers. ``marks`` are shown next to GPUs, by GPU position.
+    """
     whole = matrix(machine, groups, title=title, marks=marks, marked="GPU")
     gpus = len(machine.gpus)
     numbers = tuple(str(gpu.index) for gpu in machine.gpus)
@@ -94,7 +101,7 @@ def gpu_matrix(machine: Machine, groups: Groups, *, title: str, marks: tuple[Mar
 
 
 def legend_of(shown: Matrix, machine: Machine) -> Table:
-    """Return what each colour of a matrix of a machine stands for, the best link first."""
+    """Return the legend of the colours in a machine's matrix (``shown``), the best link first."""
     meanings = dict(re.findall(r"(?m)^  (\S+) += (.+)$", topo_m_writer.cell_legend(machine)))
     word_of = {cell.tone: cell.text.strip() for row in shown.cells for cell in row}
     rows = []
@@ -119,12 +126,15 @@ def _grouping(machine: Machine, groups: Groups, size: int) -> Grouping:
 
 
 def legend(machine: Machine) -> Notes:
-    """Return the legend of ``nvidia-smi topo -m`` for the view of a machine."""
+    """Return the text legend of a machine's ``nvidia-smi topo -m`` matrix."""
     return Notes(lines=words(*topo_m_writer.cell_legend(machine).splitlines()), verbatim=True)
 
 
 def _rates(machine: Machine) -> tuple[str, ...]:
-    """Return the heads of what people wish by, and of what the library decides by; none where neither is known."""
+    """Return the headings of the two bandwidth columns: line rate, and the rate that the collective library counts.
+
+    The result is empty if the vendor does not publish what a link carries.
+    """
     return ("line rate", f"{machine.vendor.library} counts") if machine.vendor.rated else ()
 
 
@@ -133,7 +143,7 @@ def _rate_cells(machine: Machine, lines: Collection[float], counted: Collection[
 
 
 def facts(machine: Machine, groups: Groups) -> list[Block]:
-    """Return the view of a machine without matrix and legend: groups, NUMA nodes, devices."""
+    """Return the view of a machine without matrix and legend: groups, NUMA nodes and devices."""
     nics = topo_m_writer.nic_legend(machine).splitlines()
     slices = [
         f"  GPU{gpu.index} is in MIG mode:  {', '.join(device.profile or device.uuid for device in gpu.mig) or 'empty'}"
@@ -153,7 +163,10 @@ def facts(machine: Machine, groups: Groups) -> list[Block]:
 
 
 def _blocks(machine: Machine) -> list[str]:
-    """Return which GPUs may be had together, if not any."""
+    """Return lines about the blocks of a machine: GPUs that one pod may use together.
+
+    The result is empty if a pod may use any GPUs together.
+    """
     if machine.blocks is None:
         return []
     blocks = "; ".join(_names(machine, members) for members in _members(machine.blocks.of) if members)
@@ -174,12 +187,18 @@ def _groups(machine: Machine, groups: Groups) -> Table:
 
 
 def _rated(groups: Groups, size: int) -> Iterable[tuple[list[int], int, float]]:
-    """Return the positions of every group of a size, its line rate, and what NCCL counts for that."""
+    """Return for every group with ``size`` GPUs: GPU positions, line rate, and the bandwidth that NCCL counts.
+
+    Both rates, in GB/s, are those of the worst link in the group's ring.
+    """
     return zip(_members(groups.by_size[size]), groups.line_gbps[size], groups.gbps[size], strict=True)
 
 
 def _levels(machine: Machine) -> Table:
-    """Return how many pairs of GPUs are how far apart, nearest first. Only of links the line rate is known."""
+    """Return a table with the number of GPU pairs at each distance, nearest first.
+
+    Only direct links have a line rate.
+    """
     pairs: dict[gpu_distances.Step, list[tuple[int, int]]] = {}
     for i, j in combinations(range(len(machine.gpus)), 2):
         pairs.setdefault(gpu_distances.step(machine, i, j), []).append((i, j))
@@ -230,7 +249,10 @@ def _indices(machine: Machine, positions: Iterable[int]) -> list[int]:
 
 
 def _members(numbers: Sequence[int | None]) -> list[list[int]]:
-    """Return the positions of every group, by group number."""
+    """Return the GPU positions of every group, by group number.
+
+    ``numbers`` has the group number of each GPU; None for a GPU without a group.
+    """
     count = max((n for n in numbers if n is not None), default=-1) + 1
     return [[i for i, n in enumerate(numbers) if n == number] for number in range(count)]
 

@@ -1,4 +1,7 @@
-"""The ``gputopo`` command; a sub-command's module is imported when it is run, so that help and ``topo`` stay quick."""
+"""The ``gputopo`` command.
+
+The module of a sub-command is imported only when it runs, so that help and ``topo`` are fast.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +15,34 @@ from dradriver.errors import DriverError
 from dradriver.view.terminal_text import plain
 
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
-    "defrag": "Say which pods would have to move so that sets of GPUs become free; it moves none.",
-    "explain": "Say why a pod waits, who holds what it wants, and what it got.",
-    "fault": "Break GPUs of a simulated node, and mend them.",
-    "free": "Show what is free in a cluster: sets of GPUs by size and quality, shares, MIG slices.",
-    "health": "List unhealthy GPUs with the repair, and nodes without an agent; the exit status says if there are any.",
-    "idle": "List pods whose GPUs do nothing, the dearest first.",
-    "lint": "Check manifests as the webhook would: refused or admitted, and as what.",
-    "nccl": "NCCL topology files: write, check, explain whether one is needed.",
-    "plan": "Choose GPUs of a machine for a request, offline.",
-    "policies": "Check a policies file: what administrators say of GPUs, names, weights, NCCL.",
-    "queue": "List who waits for GPUs, in which order, and why.",
-    "quota": "Make quotas that count a device plugin's GPUs count claims.",
-    "serve": "Serve a page of the cluster that stays up to date, with your own rights.",
-    "simulate": "Compare placement policies and orders on a simulated cluster.",
-    "slices": "Print the ResourceSlices that a machine's node would publish, before there is such a node.",
-    "tenants": "Show what each tenant may have, has, has had and waits for.",
-    "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA; or a cluster and who holds which GPU.",
-    "uninstall": "List the pods that need the driver, before or after an uninstallation.",
-    "usage": "Say who had how many GPU hours, how many of these did nothing, and what they cost.",
+    "defrag": "Print which pods would have to move to free sets of GPUs. It moves no pod.",
+    "explain": "Print why a pod waits, or which GPUs it got.",
+    "fault": "Break and repair GPUs of a simulated node.",
+    "free": "Print the free GPUs of a cluster: sets by size and link quality, shares, MIG slices.",
+    "health": "Print unhealthy GPUs with the repair, and nodes without an agent. Exit status 1 if there are any.",
+    "idle": "Print pods with idle GPUs, most idle GPU hours first.",
+    "lint": "Print whether the webhook would admit manifests.",
+    "nccl": "Write and check NCCL topology files, or print whether one is needed.",
+    "plan": "Print the GPUs of a machine that a request would get, offline.",
+    "policies": "Check a policies file.",
+    "queue": "Print the waiting pods and gangs in their order, with the reasons.",
+    "quota": "Convert quotas on a device plugin's GPUs to quotas on claims.",
+    "serve": "Serve a live web page of the cluster with your own rights.",
+    "simulate": "Compare placement policies and queue orders on a simulated cluster.",
+    "slices": "Print the ResourceSlices that the agent of a machine would publish.",
+    "tenants": "Print the weight, cap, GPUs, fair-share use and waiting pods of each tenant.",
+    "topo": "Print the links, PCIe paths, NICs and NUMA nodes of a machine, or the nodes of a cluster.",
+    "uninstall": "Print the pods that need the driver, before or after an uninstallation.",
+    "usage": "Print GPU hours, idle GPU hours and their cost.",
     "verify": "Check the driver, a cluster and its nodes: PASS, WARN or FAIL, and what to do.",
 }
 
 
 class _Lazy(click.Group):
-    """A group that knows its commands' names and help without importing them, and turns our errors into one line."""
+    """A click group that knows its commands' names and help without importing them.
+
+    The group prints the program's own errors in one line.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         return sorted(_COMMANDS)
@@ -61,7 +67,7 @@ class _Lazy(click.Group):
             formatter.write_dl(sorted(_COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the completions of the main command's words; click's own way would import every command."""
+        """Return the completions of the main command's words. click's own method would import every command."""
         commands = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -77,10 +83,10 @@ class _Lazy(click.Group):
 def main() -> None:
     """GPU topology for Kubernetes: which GPUs belong together, and which a pod would get.
 
-    Exit status: 0 all is well, 1 a problem (one line on stderr), 2 wrong usage.
+    Exit status: 0 no problem, 1 a problem (one line on stderr), 2 wrong usage.
     """
 
 
 def plugin() -> None:
-    """Run the main command as ``kubectl gputopo``: help shows what users type, not the program's name."""
+    """Run the main command under the name ``kubectl gputopo``, which its help shows."""
     main(prog_name="kubectl gputopo")

@@ -1,4 +1,4 @@
-"""``gputopo nccl``: NCCL topology files, and whether one is wanted at all."""
+"""``gputopo nccl``: NCCL topology files, and whether a machine needs one."""
 
 from __future__ import annotations
 
@@ -27,16 +27,26 @@ _MOST_NAMED = 4  # devices in one warning
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def nccl() -> None:
-    """Write, check and explain NCCL topology files (NCCL_TOPO_FILE)."""
+    """Write and check NCCL topology files (NCCL_TOPO_FILE), or print whether one is needed."""
 
 
 @nccl.command()
 @machine_options
-@click.option("--like", metavar="FILE|PROFILE", help="The server under a virtual machine: its PCIe paths are written.")
 @click.option(
-    "--bus-ids", default="", metavar="LIST", help="The GPUs' own, by index, then the NICs', where the source has none."
+    "--like", metavar="FILE|PROFILE", help="The server below a virtual machine. The file gets its PCIe paths."
 )
-@click.option("-o", "--output", metavar="FILE", help=f"Where to; NCCL reads {VIRTUAL_PATH} by itself. Default: stdout.")
+@click.option(
+    "--bus-ids",
+    default="",
+    metavar="LIST",
+    help="The bus ids of the GPUs by index, then of the NICs, if the source has none.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help=f"The file to write. NCCL reads {VIRTUAL_PATH} by itself. Default: standard output.",
+)
 def write(
     source: str | None,
     driver_root: Path | None,
@@ -48,9 +58,10 @@ def write(
 ) -> None:
     """Write a topology file that every NCCL from 2.18 to 2.30 reads.
 
-    It has the NUMA nodes and the PCI tree; links and NICs NCCL finds by itself. Most machines need none: see explain. A
-    topo -m text says nothing of CPUs, PCIe and bus ids: give --cpu, --product, and --bus-ids as nvidia-smi
-    --query-gpu=pci.bus_id prints them, with those of the NICs behind.
+    The file has the NUMA nodes and the PCI tree. NCCL finds links and NICs by itself. Most machines need no file: see
+    "gputopo nccl explain". A text of "nvidia-smi topo -m" has no CPUs, PCIe tree and bus ids. For such a text, give
+    --cpu, --product, and --bus-ids: first the output of "nvidia-smi --query-gpu=pci.bus_id", then the bus ids of the
+    NICs.
     """
     machine = read(source, driver_root=driver_root, product=product, cpu=cpu)
     # For a virtual machine: the PCIe paths are those of the server that it runs on.
@@ -72,7 +83,7 @@ def write(
 
 
 def _warnings_about_guesses(machine: Machine, *, made_up: bool, like: Machine | None) -> Iterator[str]:
-    """Yield warnings about what the written file has to guess, or has to leave out, because the source lacks it.
+    """Yield warnings about facts that the source lacks and that the written file must guess or omit.
 
     Args:
         machine: The machine, as its source describes it.
@@ -111,13 +122,11 @@ def _warnings_about_guesses(machine: Machine, *, made_up: bool, like: Machine | 
 
 @nccl.command()
 @click.argument("file")
-@click.option(
-    "-m", "--machine", "source", metavar="FILE|PROFILE", help="The machine that the file is for: compare both."
-)
+@click.option("-m", "--machine", "source", metavar="FILE|PROFILE", help="Compare the file with this machine.")
 def check(file: str, source: str | None) -> None:
-    """Say what NCCL refuses or misreads in FILE, line by line, and what to write instead.
+    """Print what NCCL refuses or misreads in FILE, by line, and what to write instead.
 
-    Exit status: 0 NCCL takes the file (there may be warnings), 1 some NCCL from 2.18 to 2.30 does not.
+    Exit status: 0 every NCCL from 2.18 to 2.30 reads the file (there may be warnings), 1 some of them do not.
     """
     findings = files.check(_read(Path(file)), machine=None if source is None else read_machine(source))
     errors = sum(finding.error for finding in findings)
@@ -146,13 +155,15 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as error:
         raise TopologyError(f"{path}: cannot be read: {error}") from error
     if len(data) > _MOST_BYTES:
-        raise TopologyError(f"{path}: larger than {_MOST_BYTES} bytes; NCCL reads 255 elements")
+        raise TopologyError(
+            f"{path}: the file is larger than {_MOST_BYTES} bytes, and NCCL reads at most 255 elements."
+        )
     return data.decode("utf-8", "replace")
 
 
 @nccl.command()
 @machine_options
 def explain(source: str | None, driver_root: Path | None, product: str, cpu: str) -> None:
-    """Say whether NCCL needs a topology file on this machine, and why."""
+    """Print whether NCCL needs a topology file on a machine, and why."""
     reasons = advice.explain(read(source, driver_root=driver_root, product=product, cpu=cpu)).reasons
     show(report(Notes(lines=words(*reasons))))

@@ -1,4 +1,4 @@
-"""A stretch of time as a user says it: dates, moments, or how long ago. All in UTC, in whole hours."""
+"""A time range as a user writes it: dates, times, or how long ago. All times are UTC, in whole hours."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from dradriver.api.claims.usage_config_maps import HOUR_S
 _AGO: Final = re.compile(r"(\d{1,6})([hdw])", re.ASCII)
 _UNITS: Final = {"h": 1, "d": 24, "w": 168}
 _DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-_WRITE: Final = "write a date (2026-03-01), a moment (2026-03-01T08:00:00Z) or how long ago (36h, 7d, 4w)"
+_WRITE: Final = "Write a date (2026-03-01), a moment (2026-03-01T08:00:00Z) or how long ago (36h, 7d, 4w)"
 
 
 class Period(NamedTuple):
-    """From the beginning of one hour to that of another, counted from the epoch.
+    """A range of whole hours, counted from the epoch.
 
     Attributes:
         first: The first hour.
-        end: The one after the last.
+        end: The hour after the last one.
     """
 
     first: int
     end: int
 
     def as_texts(self) -> tuple[str, str]:
-        """Return when the period begins and ends, as Kubernetes writes times."""
+        """Return begin and end of the period, as Kubernetes writes times."""
         return _moment(self.first), _moment(self.end)
 
 
 def period(begin: str, end: str, *, now: float) -> Period:
-    """Return the period that ``--from`` and ``--to`` say; hours that are only partly in it are in it as a whole.
+    """Return the period from ``--from`` to ``--to``, rounded outwards to whole hours.
 
     Args:
-        begin: A date (its first moment), a moment of RFC 3339 or how long ago.
-        end: The same; empty for now. A date is in it whole.
+        begin: A date (from its beginning), a time of RFC 3339, or how long ago.
+        end: The same; empty for now. A date counts until its end.
         now: Seconds since the epoch.
 
     Raises:
-        click.UsageError: One of them cannot be read, or there is nothing between them.
+        click.UsageError: A value cannot be read, or ``end`` is not after ``begin``.
     """
     since = _seconds("--from", begin, now)
     until = now if not end else _seconds("--to", end, now, whole_day=True)
     found = Period(int(since // HOUR_S), -int(-until // HOUR_S))
     if found.first >= found.end:
         first, last = (_moment(seconds / HOUR_S) for seconds in (since, until))
-        raise click.UsageError(f"--from is {first} and --to is {last}, which is not after it; write an earlier --from")
+        raise click.UsageError(f"--from is {first} and --to is {last}, which is not later. Write an earlier --from.")
     return found
 
 
@@ -63,10 +63,10 @@ def _seconds(option: str, text: str, now: float, *, whole_day: bool = False) -> 
         if moment.tzinfo is None:
             if "T" not in text:
                 raise ValueError("a date in another form")
-            raise click.UsageError(f"{option} {text!r} has no time zone; write {text}Z for UTC, or {text}+01:00")
+            raise click.UsageError(f"{option} {text!r} has no time zone. Write {text}Z for UTC, or {text}+01:00.")
         return moment.timestamp()
     except (ValueError, OverflowError):
-        raise click.UsageError(f"{option}: {text!r} is no time; {_WRITE}") from None
+        raise click.UsageError(f"{option}: {text!r} is no time. {_WRITE}.") from None
 
 
 def _moment(hour: float) -> str:

@@ -1,9 +1,11 @@
-"""``gputopo plan``: which GPUs of a machine a request would get, offline, by the allocator that the controller uses.
+"""``gputopo plan``: the GPUs of a machine that a request would get, offline, by the allocator that the controller uses.
 
-Two figures that are easily mixed up: ``bandwidth_gbps`` is the line rate of the ring's weakest step in one direction
-(two V100 links: 2 x 25 = 50), what ``nvidia-smi nvlink`` shows, or of a ring over PCIe what NCCL counts;
-``busbw_gbps`` is the all-reduce bus bandwidth that NCCL is predicted to reach over all its rings (the same two links:
-40), what nccl-tests prints. Of machines for which nothing can be predicted it is left out.
+Two figures are easily mixed up:
+
+* ``bandwidth_gbps`` is the line rate of the ring's weakest step in one direction (two V100 links: 2 x 25 = 50), as
+  ``nvidia-smi nvlink`` shows it. For a ring over PCIe it is the bandwidth that NCCL counts.
+* ``busbw_gbps`` is the all-reduce bus bandwidth that NCCL is predicted to reach over all its rings (the same two links:
+  40), as nccl-tests prints it. It is left out for machines without a prediction.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import msgspec
 
 from dradriver.allocator import Choice, Estimate, Level, Whole, all_reduce, choose, tables_of
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus
-from dradriver.allocator.choice.phrases import wanted
+from dradriver.allocator.choice.phrases import SEVERAL_RINGS, wanted
 from dradriver.api.base.quantity import whole
 from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.cli import plan_parts
@@ -59,50 +61,68 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option(
     "-m", "--machine", "source", metavar="FILE|PROFILE", help=SOURCES,
 )  # fmt: skip
-@click.option("--free", metavar="LIST", help="Numbers of the free GPUs: 0,1,4 or 0-3,6. Without it all are free.")
-@click.option("--gpus", type=int, metavar="N", help="How many GPUs.")
-@click.option("--containers", metavar="LIST", help="GPUs of each container of the pod: 2,2. Without it one has all.")
-@click.option("--policy", default="", help="What the set must be, as the annotation.  [default: best-effort]")
-@click.option("--workload", default="", metavar="WORD", help="What runs on them, as the annotation: tensor-parallel.")
+@click.option("--free", metavar="LIST", help="The free GPUs: 0,1,4 or 0-3,6. Default: all GPUs.")
+@click.option("--gpus", type=int, metavar="N", help="The number of GPUs.")
+@click.option("--containers", metavar="LIST", help="The number of GPUs of each container: 2,2. Default: one container.")
+@click.option("--policy", default="", help="The annotation policy.  [default: best-effort]")
+@click.option("--workload", default="", metavar="WORD", help="The annotation workload: tensor-parallel.")
 @click.option(
     "--policies", "file", metavar="FILE",
-    help="A policies file: names, workloads, weights, NCCL's version. Without it the defaults, with --gang those that "
-    "the driver in the cluster follows.",
+    help="The policies file to use. Default: the built-in defaults. With --gang: the policies of the driver in the "
+    "cluster. If they cannot be read, the command warns and uses the built-in defaults.",
 )  # fmt: skip
-@click.option("--required", default="", metavar="WORDS", help="More that it must be: same-numa,nvlink.")
-@click.option("--preferred", default="", metavar="WORDS", help="What it should be, best first: nvlink,same-numa.")
+@click.option("--required", default="", metavar="WORDS", help="The annotation required: same-numa,nvlink.")
 @click.option(
-    "--strategy", default="", metavar="WORD", help="Which of equally good sets: best-fit, pack, spread, first-fit."
+    "--preferred", default="", metavar="WORDS", help="The annotation preferred, best first: nvlink,same-numa."
 )
-@click.option("--min-bandwidth", default="", metavar="GB/S", help="Least line rate of links between neighbours.")
-@click.option("--min-busbw", default="", metavar="GB/S", help="Least all-reduce bus bandwidth predicted.")
 @click.option(
-    "--product", default="", metavar="GLOB", help="Only GPUs of this product; where a text names none: what all are."
+    "--strategy", default="", metavar="WORD", help="The annotation strategy: best-fit, pack, spread, first-fit."
 )
-@click.option("--cpu", default="", metavar="NAME", help="The CPUs, where the machine's source does not say: rome, ….")
+@click.option("--min-bandwidth", default="", metavar="GB/S", help="Minimum line rate of the links of the ring.")
+@click.option("--min-busbw", default="", metavar="GB/S", help="Minimum predicted all-reduce bus bandwidth.")
+@click.option(
+    "--product",
+    default="",
+    metavar="GLOB",
+    help="Only GPUs of this product. If the source names no product: the product of all GPUs.",
+)
+@click.option("--cpu", default="", metavar="NAME", help="The CPU model, if the source does not name it: rome, ….")
 @nccl_version_option
 @click.option("--architecture", default="", metavar="WORD", help="Only GPUs of this architecture.")
-@click.option("--min-memory", default="", metavar="SIZE", help="Only GPUs with so much memory: 40Gi.")
-@click.option("--min-driver", default="", metavar="VERSION", help="Only with this driver or a later one: 580.")
-@click.option("--min-cuda", default="", metavar="VERSION", help="Only where the driver knows this CUDA: 12.4.")
-@click.option("--vendor", default="", metavar="WORD", help="Whose GPUs: nvidia, amd, ascend; a machine has one's.")
-@click.option("--max-cross-nvswitch-gpus", type=int, metavar="N", help="Most GPUs outside one NVLink domain.")
-@click.option("--prefer-same-numa", is_flag=True, help="Few NUMA nodes before what is left for others.")
+@click.option("--min-memory", default="", metavar="SIZE", help="Only GPUs with at least this memory: 40Gi.")
+@click.option("--min-driver", default="", metavar="VERSION", help="Only with this driver version or a later one: 580.")
+@click.option("--min-cuda", default="", metavar="VERSION", help="Only if the driver supports this CUDA version: 12.4.")
+@click.option("--vendor", default="", metavar="WORD", help="The vendor of the GPUs: nvidia, amd, ascend.")
+@click.option(
+    "--max-cross-nvswitch-gpus", type=int, metavar="N", help="Maximum number of GPUs outside one NVLink domain."
+)
+@click.option("--prefer-same-numa", is_flag=True, help="Prefer sets on few NUMA nodes.")
 @click.option("--include", default="", metavar="LIST", help="GPUs that must be in the set.")
-@click.option("--exclude", default="", metavar="LIST", help="GPUs that must not be.")
+@click.option("--exclude", default="", metavar="LIST", help="GPUs that must not be in the set.")
 @click.option("--message-size", default="", metavar="SIZE", help="Estimate an all-reduce of this size: 64Mi.")
 @click.option("--share", default="", metavar="PART", help="A share of a GPU for each container: 0.5.")
-@click.option("--memory", default="", metavar="SIZE", help="A share by its memory: 10Gi.")
-@click.option("--cores", default="", metavar="PERCENT", help="A share by its compute: 25.")
+@click.option("--memory", default="", metavar="SIZE", help="A share with this memory: 10Gi.")
+@click.option("--cores", default="", metavar="PERCENT", help="A share with this percentage of compute: 25.")
 @click.option("--mig-profile", default="", metavar="NAME", help="A MIG slice for each container: 1g.10gb.")
-@click.option("--parts", default="", metavar="LIST", help="Parts that are on GPUs already: 0:0.5,3:1g.10gb@6.")
+@click.option(
+    "--fractions", "parts", default="", metavar="LIST", help="Fractions that are allocated already: 0:0.5,3:1g.10gb@6."
+)
 @output_options
-@click.option("--gang", metavar="PODSxGPUS", help="Where so many pods would go in the cluster: 8x8, 4-8x8.")
-@click.option("--near", default="", metavar="LEVEL", help="Of a gang: what must hold all: leaf; or: preferred leaf.")
-@click.option("-n", "--namespace", metavar="NAME", help="Of a gang: its namespace; else the context's.")
+@click.option("--gang", metavar="PODSxGPUS", help="Print the nodes for a gang of this size in the cluster: 8x8, 4-8x8.")
+@click.option(
+    "--near",
+    default="",
+    metavar="LEVEL",
+    help="For a gang: the network level that holds all pods: leaf, or preferred leaf.",
+)
+@click.option("-n", "--namespace", metavar="NAME", help="For a gang: its namespace. Default: the context's.")
 @server_options
 @driver_namespace_option
-@click.option("--batch", is_flag=True, help="Questions as JSON lines from stdin, answers as JSON lines, in order.")
+@click.option(
+    "--batch",
+    is_flag=True,
+    help="Read requests as JSON lines from standard input, and print answers as JSON lines in the same order.",
+)
 def plan(
     source: str | None,
     free: str | None,
@@ -125,14 +145,18 @@ def plan(
     driver_namespace: str | None,
     **words: Any,
 ) -> None:
-    """Choose GPUs of a machine for a request, offline; with --gang nodes of a cluster for the pods of a job.
+    """Print the GPUs of a machine that a request would get, offline. With --gang, print the nodes for a job.
 
     A line of --batch has the options as keys: {"machine": "dgx1-v100", "free": [0, 1, 4], "gpus": 2, "policy":
-    "nvlink"}. bandwidth is the line rate of the ring's weakest step in one direction, busbw what all-reduce will reach.
+    "nvlink"}. In the output, "bandwidth" is the line rate of the ring's weakest link in one direction, and "busbw" is
+    the bus bandwidth that all-reduce is predicted to reach.
     """
     # 1. Refuse options that exclude each other. ``file`` is the policies file; "-" is standard input.
     if batch and file == "-":
-        raise click.UsageError("standard input has the questions of --batch; give --policies a file")
+        raise click.UsageError(
+            "--policies cannot read standard input, because --batch reads its "
+            "questions there. Write the path of a file."
+        )
     cluster_options = {
         "--near": near or None, "--namespace": namespace, "--kubeconfig": kubeconfig, "--context": context,
         "--driver-namespace": driver_namespace,
@@ -172,7 +196,7 @@ def plan(
         # Options that are about one machine: ``plan_gang.gpus`` refuses them, and returns the GPUs of each pod.
         machine_options = {
             "--machine": source, "--free": free, "--gpus": gpus, "--containers": containers, "--batch": batch or None,
-            "--message-size": words["message_size"] or None, "--parts": words["parts"] or None,
+            "--message-size": words["message_size"] or None, "--fractions": words["parts"] or None,
         }  # fmt: skip
         pod_question = msgspec.structs.replace(question, gpus=plan_gang.gpus(gang, machine_options))
         where = plan_gang.Where(kubeconfig, context, driver_namespace, namespace)
@@ -193,7 +217,7 @@ def plan(
 
 
 def _document_of(machine: Machine, question: Question, policies: Policies) -> Document:
-    """Return what ``gputopo plan`` prints for people about GPUs of a machine."""
+    """Return the output of ``gputopo plan`` for people: the GPUs or fractions that a question gets on a machine."""
     gpu_request = request(question, policies)
     if isinstance(gpu_request, Whole):
         choice = choose(machine, free_gpus(machine, question), gpu_request)
@@ -205,8 +229,10 @@ def _document_of(machine: Machine, question: Question, policies: Policies) -> Do
 def reply(machine: Machine, question: Question, policies: Policies) -> Answer | plan_parts.PartAnswer:
     """Return the answer to a question of ``gputopo plan`` about a machine.
 
+    ``policies`` are those of the user's file, or the defaults.
+
     Raises:
-        DriverError: The question cannot be asked, or has no answer.
+        DriverError: The question is not valid, or the machine has no place for the request.
     """
     gpu_request = request(question, policies)
     if isinstance(gpu_request, Whole):
@@ -238,7 +264,10 @@ def as_line(reply: Answer | plan_parts.PartAnswer | dict[str, str]) -> str:
 
 
 def answer(machine: Machine, choice: Choice, estimated: Estimate | None) -> Answer:
-    """Return the chosen GPUs of one machine as ``gputopo plan -o json`` and a line of ``--batch`` give them."""
+    """Return the chosen GPUs of one machine as JSON data, for ``gputopo plan -o json`` and ``--batch``.
+
+    ``estimated`` is the time of an all-reduce; None if no message size was given.
+    """
     return Answer(
         gpus=choice.gpus,
         busbw_gbps=choice.busbw_gbps if machine.vendor.predicted else None,
@@ -254,11 +283,13 @@ def answer(machine: Machine, choice: Choice, estimated: Estimate | None) -> Answ
 
 
 def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate | None:
-    """Return how long an all-reduce takes on the set that ``gputopo plan`` chose; None if no size was given.
+    """Return the time of an all-reduce on the set that ``gputopo plan`` chose.
+
+    The result is None without a message size.
 
     Raises:
-        PlanError: A size of nothing.
-        WordError: The size is no quantity.
+        PlanError: The message size is 0, or the time cannot be predicted for this vendor's links.
+        WordError: The message size is no quantity.
     """
     if question.message_size == "":
         return None
@@ -271,7 +302,7 @@ def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate |
 
 
 def document(machine: Machine, gpu_request: Whole, choice: Choice, estimated: Estimate | None) -> Document:
-    """Return what ``gputopo plan`` prints for people about the GPUs that it chose.
+    """Return the output of ``gputopo plan`` for people about the whole GPUs that it chose.
 
     Args:
         machine: The machine.
@@ -291,12 +322,13 @@ def document(machine: Machine, gpu_request: Whole, choice: Choice, estimated: Es
     # ``wanted`` and ``listed`` return the request and GPU numbers as text.
     rows = [
         ("machine", machine.name),
-        ("asked", wanted(gpu_request)),
+        ("request", wanted(gpu_request)),
         ("GPUs", listed(choice.gpus)),
         ("ring", " - ".join(map(str, choice.ring))),
         ("level", choice.level.value),
         ("bandwidth", bandwidth),
         ("busbw", busbw),
+        *([("", SEVERAL_RINGS)] if 0 < choice.bandwidth_gbps < choice.busbw_gbps else []),
         ("score", f"{choice.score} of 100"),
     ]
     if estimated is not None:
@@ -306,5 +338,5 @@ def document(machine: Machine, gpu_request: Whole, choice: Choice, estimated: Es
         rows += [(f"container {number}", listed(gpus)) for number, gpus in enumerate(choice.containers, 1)]
     # Preferences of the request that the chosen set does not have.
     if choice.fallback:
-        rows.append(("not had", ", ".join(word.value for word in choice.fallback)))
+        rows.append(("preferred, not met", ", ".join(word.value for word in choice.fallback)))
     return report(table(rows=rows))

@@ -1,4 +1,4 @@
-"""``gputopo plan --gang``: where a gang of pods would go in a cluster as it is now."""
+"""``gputopo plan --gang``: the nodes that a gang of pods would get in a cluster as it is now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from dradriver import __version__
 from dradriver.allocator import GangChoice, GangRequest, NoPlaceError, Whole, place_gang
 from dradriver.allocator.choice.numbering import listed
-from dradriver.allocator.choice.phrases import wanted
+from dradriver.allocator.choice.phrases import nodes_within, wanted
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import access, policies_in_force
 from dradriver.cli.cluster.free_gpus import open_nodes
@@ -33,14 +33,14 @@ _PARTS: Final = "--gang: the pods of a gang want whole GPUs"
 
 
 def gpus(text: str, alone: Mapping[str, object]) -> int:
-    """Return the GPUs of each pod from the text of ``gputopo plan --gang``.
+    """Return the number of GPUs of each pod from the value of ``gputopo plan --gang``.
 
     Args:
-        text: What was written: ``8x8`` is 8 pods of 8, ``4-8x8`` 4 at least.
-        alone: Options that are about one machine, with what was given of them.
+        text: The value: ``8x8`` is 8 pods with 8 GPUs each, ``4-8x8`` is 4 to 8 pods.
+        alone: The values of the options that are about one machine; None for an option that was not given.
 
     Raises:
-        click.UsageError: It is nothing of the kind, or one of these options was given.
+        click.UsageError: The value has another form, or one of the options in ``alone`` was given.
     """
     if needless := [option for option, value in alone.items() if value is not None]:
         raise click.UsageError(f"--gang looks at a cluster and says how many GPUs: leave out {', '.join(needless)}")
@@ -48,7 +48,7 @@ def gpus(text: str, alone: Mapping[str, object]) -> int:
 
 
 class Where(NamedTuple):
-    """The cluster, where its driver is, and the namespace that asks: the options of these names."""
+    """The user's options for the cluster, the driver's namespace, and the namespace that requests GPUs."""
 
     kubeconfig: str | None
     context: str | None
@@ -66,13 +66,13 @@ def run(
     output: str,
     no_color: bool,
 ) -> None:
-    """Print where a gang of pods would go in the cluster, for ``gputopo plan --gang``.
+    """Print the nodes that a gang of pods would get in the cluster, for ``gputopo plan --gang``.
 
     Args:
         text: The gang, as for ``gpus``.
         question: The request of each pod.
         near: The network level that must hold all pods, as in the annotation: ``leaf``, ``preferred leaf``.
-        file: The policies of the user's file. None takes those that the driver uses.
+        file: The policies of the user's file; None to use the driver's policies.
         where: The cluster, and the namespace whose GPUs count.
         output: The format.
         no_color: Whether to print without colours.
@@ -100,7 +100,10 @@ def run(
 
 
 def _size(text: str) -> tuple[int | None, int, int]:
-    """The fewest pods, the most and the GPUs of each."""
+    """Return the smallest number of pods, the number of pods, and the GPUs of each.
+
+    For ``4-8x8`` these are 4, 8 and 8. The first value is None if the text has only one number of pods.
+    """
     match = _SIZE.fullmatch(text)
     if match is None or int(match[2]) < max(1, int(match[1] or 1)):
         raise click.UsageError(f"--gang: write pods x GPUs of each, as 8x8, or 4-8x8 for as many as fit: {text!r}")
@@ -108,7 +111,9 @@ def _size(text: str) -> tuple[int | None, int, int]:
 
 
 def place(scene: Scene, gang: GangRequest, namespace: str) -> GangChoice:
-    """Return where ``gputopo plan --gang`` would place a gang of a namespace: on open nodes, by their GPUs alone.
+    """Return the places of a namespace's gang on open nodes of the listed cluster.
+
+    Only GPUs count, not CPU and memory.
 
     Raises:
         NoPlaceError: There is no place.
@@ -130,14 +135,14 @@ async def _read(server: ServerConfig, file: Policies | None, driver_namespace: s
 
 
 def data(choice: GangChoice) -> dict[str, Any]:
-    """Return what ``gputopo plan --gang -o json`` gives; it only ever grows.
+    """Return the JSON data of ``gputopo plan --gang -o json``. Later releases only add fields.
 
-    It has no ``busbw_gbps`` if none is predicted.
+    The data has no ``busbw_gbps`` if no bandwidth is predicted.
     """
     # A single GPU has no all-reduce, so it needs no prediction.
     is_predicted = [pod.busbw_gbps > 0 or len(pod.gpus) == 1 for pod in choice.pods]
     return {
-        "reach": choice.reach,
+        "network_level": choice.reach,
         "nodes": list(choice.nodes),
         **({"busbw_gbps": choice.busbw_gbps} if all(is_predicted) else {}),
         "fallback": list(choice.fallback),
@@ -154,21 +159,19 @@ def data(choice: GangChoice) -> dict[str, Any]:
 
 
 def document(request: GangRequest, choice: GangChoice) -> Document:
-    """Return what ``gputopo plan --gang`` prints for people about where the gang would go."""
+    """Return the output of ``gputopo plan --gang`` for people: the places of the gang's pods."""
+    nodes = nodes_within(plain(choice.reach), len(choice.nodes))
     rows = [
-        ("asked", f"{counted(request.pods, 'pod')} with {wanted(request.pod)} each"),
-        (
-            "placed",
-            f"{counted(len(choice.pods), 'pod')} on {counted(len(choice.nodes), 'node')} of one {plain(choice.reach)}",
-        ),
+        ("request", f"{counted(request.pods, 'pod')} with {wanted(request.pod)} each"),
+        ("placed", f"{counted(len(choice.pods), 'pod')} on {nodes}"),
     ]
     if choice.busbw_gbps:
         rows.append(("busbw", f"{choice.busbw_gbps:g} GB/s, the slowest of them"))
     if choice.fallback:
-        rows.append(("not had", ", ".join(map(plain, choice.fallback))))
+        rows.append(("preferred, not met", ", ".join(map(plain, choice.fallback))))
     columns = Column("pod", number=True), Column("node"), Column("GPUs"), Column("level")
     pods = tuple(
         words(str(index), plain(pod.node), listed(pod.gpus), pod.level.value if len(pod.gpus) > 1 else "")
         for index, pod in enumerate(choice.pods)
     )
-    return report(table(rows=rows), Table(title="Places", columns=columns, rows=pods))
+    return report(table(rows=rows), Table(title="Placements", columns=columns, rows=pods))

@@ -1,4 +1,4 @@
-"""``gputopo plan`` for parts of a GPU: shares and MIG slices of one machine, offline."""
+"""``gputopo plan`` for fractions of a GPU: shares and MIG slices of one machine, offline."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _PART = re.compile(r"(?a:(\d{1,4}):(?:(\d*\.\d+)|([^@]{1,24})@(\d{1,2})))")
 
 
 class PartsError(DriverError):
-    """Parts on a machine's GPUs that cannot be there."""
+    """The allocated shares and slices that the user names cannot exist on the machine's GPUs."""
 
     reason = "BadParts"
 
 
 class PartAnswer(msgspec.Struct, kw_only=True):
-    """The answer to one line that asks for parts.
+    """The answer to a question that requests fractions of GPUs.
 
     Attributes:
-        gpus: The machine's own numbers of the GPUs that have some of them.
-        containers: For each container its parts: ``gpu``, and ``cores`` (percent) and ``memory_mib``, or ``profile``,
-            ``start`` and ``size`` (memory slices).
+        gpus: The numbers of the GPUs with a chosen fraction.
+        containers: The fractions of each container: ``gpu``, and ``cores`` (percent) and ``memory_mib``, or
+            ``profile``, ``start`` and ``size`` (memory slices).
     """
 
     gpus: tuple[int, ...]
@@ -41,7 +41,7 @@ class PartAnswer(msgspec.Struct, kw_only=True):
 
 
 def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Share | Mig) -> PartChoice:
-    """Return the parts of GPUs, shares or MIG slices, that a request of ``gputopo plan`` gets on a machine.
+    """Return the fractions of GPUs (shares or MIG slices) that a request of ``gputopo plan`` gets on a machine.
 
     Args:
         machine: The machine. All its GPUs can be divided; existing MIG instances are allocated as they are.
@@ -55,7 +55,7 @@ def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Sha
         UnknownGpuError: The machine does not have a GPU of this number.
     """
     if not machine.vendor.parts:
-        raise PartsError(f"GPUs of {machine.vendor.word} are had whole; ask for gpus")
+        raise PartsError(f"GPUs of {machine.vendor.word} cannot be divided. Request whole GPUs.")
     machine, offer = offered(machine)  # the offer: which GPUs may be divided, and how
     fleet = Fleet()  # the allocator's cluster, with this machine as its only node
     fleet.set_node(machine.name, machine, [gpu.index for gpu in machine.gpus] if free is None else free)
@@ -70,10 +70,10 @@ def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Sha
 
 
 def offered(machine: Machine) -> tuple[Machine, Offer]:
-    """Return the machine as ``gputopo plan`` can divide it, and which of its GPUs may be had in parts.
+    """Return the machine as ``gputopo plan`` can divide it, and which of its GPUs can be allocated in fractions.
 
-    The MIG instances that a GPU has are handed out as they are. Without any its instances are made where they are
-    wanted; in MIG mode it is had in slices alone.
+    If a GPU has MIG instances, these are allocated unchanged. Else instances are created on demand. A GPU in MIG mode
+    can be allocated only in slices.
     """
     every = frozenset(gpu.index for gpu in machine.gpus)
     in_mig_mode = frozenset(gpu.index for gpu in machine.gpus if gpu.mig is not None)
@@ -92,24 +92,26 @@ def _part(word: str, gpus: dict[int, Gpu]) -> Part:
     match = _PART.fullmatch(word)
     if match is None or (gpu := gpus.get(int(match[1]))) is None:
         raise PartsError(
-            f"parts: {shown(word)} is no part of this machine; write a GPU's number and a share, 0:0.5, or a MIG "
-            "profile and its start, 3:1g.10gb@6"
+            f"fractions: {shown(word)} is no fraction of a GPU of this machine. Write the number of a GPU and a "
+            "share, 0:0.5, or a MIG profile and its start, 3:1g.10gb@6."
         )
     if match[2] is not None:
         cores = values.share(match[2])
         if cores is None:
-            raise PartsError(f"parts: {shown(word)}: write a share in hundredths from 0.01 to 0.99, as 0:0.5")
+            raise PartsError(f"fractions: {shown(word)}: write a share in hundredths from 0.01 to 0.99, as 0:0.5")
         return SharePart(gpu=gpu.index, amount=Amount(cores).of(gpu.memory_mib))
     profile = next((profile for profile in gpu.profiles if profile.name == match[3]), None)
     start = int(match[4])
     if profile is None or start not in profile.starts:
         known = ", ".join(f"{other.name}@{start}" for other in gpu.profiles for start in other.starts[:1])
-        raise PartsError(f"parts: {shown(word)}: this GPU has no such MIG placement; it has {known or 'none'}, …")
+        raise PartsError(
+            f"fractions: {shown(word)}: this GPU has no such MIG placement. Its placements: {known or 'none'}, …"
+        )
     return MigPart(gpu=gpu.index, profile=profile.name, start=start, size=profile.size)
 
 
 def answer(choice: PartChoice) -> PartAnswer:
-    """Return the chosen parts of GPUs as ``gputopo plan -o json`` and a line of ``--batch`` give them."""
+    """Return the chosen fractions of GPUs as JSON data, for ``gputopo plan -o json`` and ``--batch``."""
     return PartAnswer(gpus=choice.gpus, containers=tuple(tuple(map(_plain, parts)) for parts in choice.containers))
 
 
@@ -120,10 +122,10 @@ def _plain(part: Part) -> dict[str, Any]:
 
 
 def document(machine: Machine, wish: Share | Mig, choice: PartChoice) -> Document:
-    """Return what ``gputopo plan`` prints for people about the chosen parts of GPUs: a share or MIG slices."""
-    rows = [("machine", machine.name), ("asked", wanted(wish))]
+    """Return the output of ``gputopo plan`` for people about the chosen shares or MIG slices."""
+    rows = [("machine", machine.name), ("request", wanted(wish))]
     for number, parts in enumerate(choice.containers, 1):
-        rows += [(f"container {number}" if len(choice.containers) > 1 else "part", _said(part)) for part in parts]
+        rows += [(f"container {number}" if len(choice.containers) > 1 else "fraction", _said(part)) for part in parts]
     return report(table(rows=rows))
 
 

@@ -1,4 +1,4 @@
-"""What can be asked of ``gputopo plan``, by options or by a line of ``--batch``, and the request that it makes."""
+"""A question to ``gputopo plan``, from options or from a line of ``--batch``, and the request that it makes."""
 
 from __future__ import annotations
 
@@ -22,44 +22,45 @@ _FREE = re.compile(r"(?a:(\d{1,4})(?:-(\d{1,4}))?)")
 
 
 class PlanError(DriverError):
-    """A question that cannot be asked."""
+    """A question to ``gputopo plan`` is not valid."""
 
     reason = "BadPlan"
 
 
 class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One line of ``--batch``.
+    """A question to ``gputopo plan``: the fields of one line of ``--batch``.
 
     Attributes:
         machine: A profile's name or a file.
-        free: The machine's own numbers of the free GPUs; all of them where it is left out.
-        gpus: How many are wanted; may be left out where ``containers`` says it.
+        free: The numbers of the free GPUs; if left out, all GPUs are free.
+        gpus: The number of requested GPUs; may be left out if ``containers`` gives it.
         policy: As the annotation ``policy``.
-        workload: As the annotation ``workload``; what it means, and policies that are not built in, say ``--policies``.
+        workload: As the annotation ``workload``. The file of ``--policies`` says what the word requests. It can also
+            define further values of ``policy``.
         required: As the annotation ``required``: words in a list or separated by commas.
         preferred: As the annotation ``preferred``, best first.
-        strategy: As the annotation, as are those below that are words of pods.
+        strategy: As the annotation of this name. The same is true of further fields that are called like annotations.
         min_bandwidth: GB/s, a number or text.
         min_busbw: GB/s, a number or text.
-        product: Full name or glob; of a machine whose source names none: what its GPUs are.
-        cpu: What CPUs it has, where its source does not say: ``rome``.
-        nccl_version: Which NCCL runs on it, ``2.23``; the newest where neither this nor the machine says it.
+        product: Full name or glob. If the machine's source names no product, it is the product of the machine's GPUs.
+        cpu: The CPUs of the machine, if its source does not name them: ``rome``.
+        nccl_version: The NCCL that runs on the machine, ``2.23``; the newest if neither this nor the machine has one.
         architecture: One word.
         min_memory: A quantity: ``40Gi``.
         min_driver: A version: ``580``.
         min_cuda: A version: ``12.4``.
-        vendor: Whose GPUs; the machine's, and of a cluster NVIDIA's, where it is left out.
-        max_cross_nvswitch_gpus: How many.
-        prefer_same_numa: Whether.
+        vendor: The GPU vendor; by default the machine's, for a cluster NVIDIA.
+        max_cross_nvswitch_gpus: As the annotation: a number of GPUs.
+        prefer_same_numa: As the annotation: true or false.
         include: Numbers of GPUs that must be in the set.
-        exclude: Numbers of GPUs that must not be.
-        message_size: Bytes or a quantity (``1Gi``) that an all-reduce is estimated for.
-        containers: GPUs of each container, or parts; one container where it is left out.
-        share: As the annotation, as are the next three: a part of one GPU for each container.
+        exclude: Numbers of GPUs that must not be in the set.
+        message_size: Bytes or a quantity (``1Gi``); the size of the all-reduce whose time is estimated.
+        containers: GPUs or fractions of each container; one container if left out.
+        share: As the annotation, like the next three fields: a fraction of one GPU for each container.
         memory: A quantity: ``10Gi``.
         cores: Percent.
         mig_profile: ``1g.10gb``.
-        parts: What is on GPUs already, shares and MIG placements: ``0:0.5,3:1g.10gb@6``.
+        parts: The allocated shares and MIG slices on the GPUs: ``0:0.5,3:1g.10gb@6``.
     """
 
     machine: str
@@ -90,18 +91,19 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     memory: str = ""
     cores: int | str = ""
     mig_profile: str = ""
-    parts: str = ""
+    parts: str = msgspec.field(default="", name="fractions")
 
 
 def with_facts_moved(machine: Machine, question: Question, policies: Policies) -> tuple[Machine, Question]:
-    """Return the machine and the question of ``gputopo plan``, after facts in the question are moved into the machine.
+    """Move facts from a question of ``gputopo plan`` into the machine, and return both.
 
-    The facts are the product, the CPUs and NCCL's version. The returned question has no product or CPU if the machine
-    had no product and got the one of the question; otherwise it is the same question.
+    So the allocator sees a complete machine. The facts are the product, the CPUs and NCCL's version. If the machine had
+    no product, it gets the question's, and the returned question no longer requests a product and CPUs. Otherwise the
+    question is returned unchanged.
 
     Raises:
-        TopologyError: A product, CPU or NCCL that is not known.
-        PlanError: The machine's GPUs are another vendor's.
+        TopologyError: The product, CPU or NCCL version is not known.
+        PlanError: The question names a vendor that is not the machine's.
     """
     if question.vendor in VENDORS and question.vendor != machine.vendor.word:
         raise PlanError(f"vendor {question.vendor}: the machine has GPUs of {machine.vendor.word}")
@@ -115,7 +117,7 @@ def with_facts_moved(machine: Machine, question: Question, policies: Policies) -
 
 
 def request(question: Question, policies: Policies = DEFAULTS) -> Request:
-    """Return the request that a pod with the annotations and limits of the question makes.
+    """Return the request of a pod that has the annotations and limits of the question.
 
     Raises:
         PlanError: The number of GPUs is missing, or contradicts the containers.
@@ -137,7 +139,9 @@ def request(question: Question, policies: Policies = DEFAULTS) -> Request:
     gpu_request = Annotations(_annotations(question), policies).request(gpus_of_container)
     if not isinstance(gpu_request, Whole):
         if question.include or question.exclude or question.message_size != "":
-            raise PlanError("include, exclude and message_size are for whole GPUs; for parts say which GPUs are free")
+            raise PlanError(
+                "include, exclude and message_size are for whole GPUs. For fractions, say which GPUs are free."
+            )
         return gpu_request
 
     # 3. What no annotation can say.
@@ -146,7 +150,7 @@ def request(question: Question, policies: Policies = DEFAULTS) -> Request:
 
 
 def _annotations(question: Question) -> dict[str, str]:
-    """Return the annotations that the fields of a question stand for, except the number of GPUs."""
+    """Return the annotations of the question's fields, except the number of GPUs."""
     annotations: dict[str, str] = {}
     for word in annotation_words.EVERY:
         value = getattr(question, word.name.replace("-", "_"), "") if word.key != names.GPUS else ""
@@ -161,23 +165,25 @@ def _annotations(question: Question) -> dict[str, str]:
 
 
 def free_gpus(machine: Machine, question: Question) -> Sequence[int]:
-    """Return the numbers of the GPUs that the question calls free: those named, else all that are not in MIG mode."""
+    """Return the numbers of the free GPUs: those in the question, else all that are not in MIG mode."""
     free = [gpu.index for gpu in machine.gpus if gpu.mig is None] if question.free is None else question.free
     off = {machine.gpus[i].index for i in peer_access.kept_off(machine)}
     return [index for index in free if index not in off]
 
 
 def numbers(text: str, *, option: str) -> list[int]:
-    """Return the numbers in the question's ``0,1,4`` or ``0-3,6``; none in an empty text.
+    """Return the numbers in a text such as ``0,1,4`` or ``0-3,6``; an empty list for an empty text.
+
+    ``option`` is the name of the option with the text, for messages.
 
     Raises:
-        PlanError: Anything else.
+        PlanError: The text has another form.
     """
     picked: list[int] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = _FREE.fullmatch(part)
         if match is None:
-            raise PlanError(f"{option}: {part!r} is no number; write 0,1,4 or 0-3,6")
+            raise PlanError(f"{option}: {part!r} is no number. Write 0,1,4 or 0-3,6.")
         first = int(match[1])
         picked += range(first, int(match[2] or first) + 1)
     return picked

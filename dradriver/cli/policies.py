@@ -24,34 +24,33 @@ def policies() -> None:
 
 @policies.command()
 @click.argument("file")
-@output_formats(said="json and yaml hold what is in force with this file, defaults included.")
+@output_formats(said="json and yaml contain the policies with this file, including the defaults.")
 def check(file: str, output: str, no_color: bool) -> None:
-    """Say whether the driver takes FILE (- is standard input), and what in it has no effect yet.
+    """Print whether the policies file FILE (- is standard input) is valid, and which of its fields have no effect yet.
 
-    Exit status: 0 it does, 1 it does not (what is wrong, with the line).
+    Exit status: 0 the file is valid, 1 it is not (the output has the errors and their lines).
     """
     source = "standard input" if file == _STDIN else file
-    good: Policies | None = None
-    trouble = ""
+    result: Policies | PoliciesError
     try:
-        good = load(file)
+        result = load(file)
     except PoliciesError as error:
-        trouble = str(error)
+        result = error
     show_as(
         output,
-        document=lambda: _document(source, good, trouble),
-        data=lambda: _data(good, trouble),
+        document=lambda: _document(source, result),
+        data=lambda: _data(result),
         no_color=no_color,
     )
-    if good is None:
+    if isinstance(result, PoliciesError):
         raise click.exceptions.Exit(1)
 
 
 def load(file: str) -> Policies:
-    """Return the policies of a file that ``gputopo policies check`` is given; ``-`` is standard input.
+    """Return the policies of the file that ``gputopo policies check`` gets; ``-`` is standard input.
 
     Raises:
-        PoliciesError: It cannot be read, or is none.
+        PoliciesError: The file cannot be read, or is not a valid policies file.
     """
     return read(_content(file), source="standard input" if file == _STDIN else file)
 
@@ -66,16 +65,16 @@ def _content(file: str) -> bytes:
         raise PoliciesError(f"{file}: cannot be read: {error}") from error
 
 
-def _document(source: str, good: Policies | None, trouble: str) -> Document:
-    if good is None:
-        return report(Notes(lines=(Cell(f"error: {trouble}", Tone.ERROR),)))
-    counts = f"gpus: {len(good.gpus)} rules, policies: {len(good.policies)}, nccl.servers: {len(good.nccl.servers)}"
-    counts += f", tenants: {len(good.tenants)}"
-    warnings = (Cell(f"warning: {note}", Tone.WARNING) for note in notes(good))
+def _document(source: str, result: Policies | PoliciesError) -> Document:
+    if isinstance(result, PoliciesError):
+        return report(Notes(lines=tuple(Cell(f"error: {problem}", Tone.ERROR) for problem in result.problems)))
+    counts = f"gpus: {len(result.gpus)} rules, policies: {len(result.policies)}"
+    counts += f", nccl.servers: {len(result.nccl.servers)}, tenants: {len(result.tenants)}"
+    warnings = (Cell(f"warning: {note}", Tone.WARNING) for note in notes(result))
     return report(Notes(lines=(*warnings, Cell(f"{source}: good ({counts})"))))
 
 
-def _data(good: Policies | None, trouble: str) -> dict[str, Any]:
-    if good is None:
-        return {"valid": False, "error": trouble}
-    return {"valid": True, "warnings": notes(good), "policies": dict(plain(good))}
+def _data(result: Policies | PoliciesError) -> dict[str, Any]:
+    if isinstance(result, PoliciesError):
+        return {"valid": False, "error": str(result), "errors": list(map(str, result.problems))}
+    return {"valid": True, "warnings": notes(result), "policies": dict(plain(result))}

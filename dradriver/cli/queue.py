@@ -1,10 +1,11 @@
-"""``gputopo queue``: who waits for GPUs, in which order, and why."""
+"""``gputopo queue``: the pods and gangs that wait for GPUs, in order, and why each waits."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -23,41 +24,56 @@ from dradriver.cli.cluster.cluster_options import (
 )
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import queue_position
+from dradriver.cli.explainer.explain_document import FAIR_SHARE, MOVES, fair_share
 from dradriver.cli.inputs import given_policies
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.namespace_tenants import ALL
-from dradriver.queue.queue_order import Standing
+from dradriver.queue.queue_order import Standing, line
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
 from dradriver.view.output import show_as
 from dradriver.view.terminal_text import plain
 
+_WAITING: Final = "waiting"
+_GATHERING: Final = "gathering"
+_REFUSED: Final = "refused"
+_NO_POSITION: Final = {_GATHERING: "gathering", _REFUSED: "never"}  # what the table says instead of a position
+_NOTES: Final = {
+    _GATHERING: "gathering: a gang gets its position when enough of its pods exist.",
+    _REFUSED: "never: the tenant's cap is smaller than the request. Request fewer GPUs, or ask for a higher cap.",
+}
+
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """One that waits. All text in it is safe to print.
+    """A pod or gang that waits. All text in it is safe to print.
 
     Attributes:
-        position: From 1.
+        state: ``waiting``, ``gathering`` if too few pods of a gang exist, or ``refused`` if the tenant's cap is smaller
+            than the request, so that it is never placed.
+        position: The position in the queue, from 1; None if it has none: only ``waiting`` workloads have one.
         name: Its name (``workload_names``), which ``gputopo explain`` takes.
         namespace: Its namespace.
-        pods: How many pods.
-        gpus: How many GPUs they ask for, parts as fractions.
-        tenant: Whose it is; empty where the policies file names no tenants.
-        priority: The priority that counts.
-        share: What its tenant has had beside what its weight says, 1 for just that; as in ``tenants`` and ``explain``.
-        gpu_hours: GPU-hours that its tenant has had; the older they are, the less they count.
+        pods: Number of its pods that exist.
+        needed_pods: Number of its pods that must exist before it gets a position.
+        gpus: Number of GPUs that they request; shares and slices count as fractions.
+        tenant: Its tenant; empty if the policies file names no tenants.
+        priority: Its priority in the queue: the lowest of its pods, limited by the tenant's highest priority.
+        fair_share_use: The GPU time of its tenant relative to its weight, as in ``tenants`` and ``explain``.
+        gpu_hours: Past GPU-hours of its tenant; the older they are, the less they count.
         since: Since when it waits.
-        reason: Why, as its pod says.
-        reserved: How many GPUs are reserved for it.
+        reason: Why it waits, from the annotation of its pod.
+        reserved: Number of GPUs that are reserved for it.
     """
 
-    position: int
+    state: str
+    position: int | None
     name: str
     namespace: str
     pods: int
+    needed_pods: int
     gpus: float
     tenant: str
     priority: int
-    share: float
+    fair_share_use: float
     gpu_hours: float
     since: str
     reason: str
@@ -65,7 +81,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@namespace_options("Only this namespace; else all.")
+@namespace_options("Only this namespace. Default: all namespaces.")
 @server_options
 @policies_option
 @driver_namespace_option
@@ -80,10 +96,11 @@ def queue(
     output: str,
     no_color: bool,
 ) -> None:
-    """List the pods and gangs that wait for GPUs in the order in which they are served if all find a place.
+    """Print the pods and gangs that wait for GPUs, in the order in which the controller serves them.
 
-    The highest priority is first; then whoever has had least GPU time for its weight; then the oldest. Who finds no
-    place is passed by.
+    The highest priority is first. Then comes the tenant with the least GPU time for its weight, then the oldest
+    workload. A workload that finds no place does not hold up the next ones. Gangs that still gather their pods, and
+    workloads that the cap of their tenant never allows, have no position and come last.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     only = only_namespace(namespace, all_namespaces=all_namespaces)
@@ -97,26 +114,42 @@ async def _read(server: ServerConfig, policies: Policies | None, namespace: str 
 
 
 def waits(scene: Scene, standing: Sequence[Standing]) -> list[Waits]:
-    """Return the pods and gangs in the queue as ``gputopo queue`` lists them, in order."""
-    names_in_order = workload_names.names_of(scene, [one.workload for one in standing])
-    return [
-        _waits(scene, position, name, one)
-        for position, (name, one) in enumerate(zip(names_in_order, standing, strict=True), 1)
+    """Return the pods and gangs that wait as ``gputopo queue`` lists them: those with a position first.
+
+    ``scene`` is the listed cluster, ``standing`` the workloads that need a place now, as the controller orders them.
+    """
+    gathering = queue_position.gathering(scene)
+    refused = {one.workload.key for one in standing if queue_position.is_refused(scene, one.workload)}
+    in_order = [
+        *((_WAITING, one) for one in standing if one.workload.key not in refused),
+        *((_GATHERING, one) for one in line([workload for workload, _ in gathering.values()], scene.tenants)),
+        *((_REFUSED, one) for one in standing if one.workload.key in refused),
     ]
+    workload_names_in_order = workload_names.names_of(scene, [one.workload for _, one in in_order])
+    return [
+        _waits(
+            scene, one, name, state=state,
+            position=position if state == _WAITING else None,
+            needed_pods=gathering[one.workload.key][1] if state == _GATHERING else len(one.workload.members),
+        )
+        for position, (name, (state, one)) in enumerate(zip(workload_names_in_order, in_order, strict=True), 1)
+    ]  # fmt: skip
 
 
-def _waits(scene: Scene, position: int, name: str, one: Standing) -> Waits:
+def _waits(scene: Scene, one: Standing, name: str, *, state: str, position: int | None, needed_pods: int) -> Waits:
     workload, pod, held = one.workload, one.workload.lead.pod, scene.reserved(one.workload)
     has_tenant = one.tenant != ALL
     return Waits(
+        state=state,
         position=position,
         name=name,
         namespace=plain(workload.key[0]),
         pods=len(workload.members),
+        needed_pods=needed_pods,
         gpus=round(one.gpus, 2),
         tenant=plain(one.tenant) if has_tenant else "",
         priority=-workload.order[0],
-        share=round(scene.tenants.relative(one.tenant), 2) if has_tenant else 0.0,
+        fair_share_use=round(scene.tenants.relative(one.tenant), 2) if has_tenant else 0.0,
         gpu_hours=round(scene.tenants.shares.used(one.tenant) / HOUR_S, 2) if has_tenant else 0.0,
         since=plain(pod.metadata.creation_timestamp or ""),
         reason=plain(pod.metadata.annotations.get(names.REASON, "")),
@@ -125,24 +158,33 @@ def _waits(scene: Scene, position: int, name: str, one: Standing) -> Waits:
 
 
 def document(found: list[Waits]) -> Document:
-    """Return what ``gputopo queue`` prints: the pods and gangs that wait, in order."""
+    """Return the output of ``gputopo queue``: the pods and gangs in the queue, in order."""
     if not found:
-        return report(Notes(lines=(Cell("nobody waits for GPUs"),)))
+        return report(Notes(lines=(Cell("no pod waits for GPUs"),)))
     has_tenants = any(one.tenant for one in found)
     columns = (
-        Column("", number=True), Column("pod or gang"), Column("pods", number=True), Column("GPUs", number=True),
-        Column("tenant", detail=not has_tenants), Column("priority", number=True),
+        Column("position", number=True), Column("pod or gang"), Column("pods", number=True),
+        Column("GPUs", number=True), Column("tenant", detail=not has_tenants), Column("priority", number=True),
         Column("tenant's GPU-hours", number=True, detail=not has_tenants),
-        Column("share had", number=True, detail=not has_tenants),
-        Column("reserved", number=True), Column("since"),
-        Column("waits because"),
+        Column("fair-share use", number=True, detail=not has_tenants),
+        Column("reserved GPUs", number=True), Column("waiting since"),
+        Column("reason"),
     )  # fmt: skip
     rows = tuple(
         words(
-            str(one.position), one.name, str(one.pods), f"{one.gpus:g}", one.tenant, str(one.priority),
-            f"{one.gpu_hours:g}" if one.tenant else "", f"{one.share:g}" if one.tenant else "",
+            _NO_POSITION.get(one.state) or str(one.position), one.name, _pods(one), f"{one.gpus:g}", one.tenant,
+            str(one.priority),
+            f"{one.gpu_hours:g}" if one.tenant else "", fair_share(one.fair_share_use) if one.tenant else "",
             str(one.reserved or ""), one.since, one.reason,
         )
         for one in found
     )  # fmt: skip
-    return report(Table(columns=columns, rows=rows))
+    lines = [Cell(MOVES)]
+    lines += [Cell(text) for state, text in _NOTES.items() if any(one.state == state for one in found)]
+    if has_tenants:
+        lines.append(Cell(FAIR_SHARE))
+    return report(Table(columns=columns, rows=rows), Notes(lines=tuple(lines)))
+
+
+def _pods(one: Waits) -> str:
+    return f"{one.pods} of {one.needed_pods}" if one.state == _GATHERING else str(one.pods)

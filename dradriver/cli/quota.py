@@ -1,4 +1,4 @@
-"""``gputopo quota``: quotas that counted a device plugin's resources, for claims."""
+"""``gputopo quota``: converts quotas on a device plugin's resources into quotas on claims."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Converted(msgspec.Struct, frozen=True):
     Attributes:
         name: The name of the quota, with its namespace if it has one.
         before: Its lines that count GPUs of a device plugin.
-        after: The lines that count the same of claims.
-        notes: Differences between both.
+        after: The lines that count the same amounts in claims.
+        notes: Differences between ``before`` and ``after``.
         quotas: The quotas to apply.
     """
 
@@ -64,21 +64,21 @@ class Converted(msgspec.Struct, frozen=True):
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def quota() -> None:
-    """Make quotas on requests.nvidia.com/gpu count claims."""
+    """Convert quotas on requests.nvidia.com/gpu to quotas that count claims."""
 
 
 @quota.command()
 @click.argument("file", required=False)
-@namespace_options("The namespace; else the context's.")
+@namespace_options("The namespace. Default: the context's.")
 @server_options
 @allocating_driver_option
 @click.option(
     "--policies",
     "policies_file",
     metavar="FILE",
-    help="Instead, print quotas for the caps of this policies file's tenants.",
+    help="Print quotas for the caps of the tenants in this policies file instead.",
 )
-@click.option("--replace", is_flag=True, help="Leave out what the quota counted before; else it counts both.")
+@click.option("--replace", is_flag=True, help="Remove what the quota counted before. Otherwise the quota counts both.")
 @output_formats(usual="yaml")
 def convert(
     file: str | None,
@@ -91,13 +91,16 @@ def convert(
     output: str,
     no_color: bool,
 ) -> None:
-    """Print the quotas in FILE (- is standard input), or in the cluster without one, so that they count claims.
+    """Print the quotas in FILE (- is standard input), or in the cluster without FILE, so that they count claims.
 
-    The webhook takes limits of GPUs away and gives the pod a claim, so a quota on requests.nvidia.com/gpu counts none
-    of our pods. Quotas that name no GPUs are left out; nothing is written to the cluster: kubectl apply -f - does that.
+    The webhook replaces a pod's GPU limits by a claim. So a quota on requests.nvidia.com/gpu counts none of this
+    driver's pods. Quotas without GPUs are left out. The command writes nothing to the cluster; "kubectl apply -f -"
+    does.
     """
     if file is not None and (namespace or all_namespaces or kubeconfig or context):
-        raise click.UsageError("FILE, or a cluster by -n, -A, --kubeconfig and --context; not both")
+        raise click.UsageError(
+            "FILE excludes -n, -A, --kubeconfig and --context, which name a cluster. Remove one of the two."
+        )
     if policies_file is not None:
         if file is not None or namespace or all_namespaces or kubeconfig or context or replace:
             raise click.UsageError("--policies makes quotas of its own: give no others, no cluster and no --replace")
@@ -116,7 +119,7 @@ def convert(
         for note in conversion.notes:
             warn(f"{conversion.name}: {note}")
     if not conversions:
-        warn("no quota names GPUs; there is nothing to convert")
+        warn("no quota names GPUs, so there is nothing to convert.")
     quotas = [quota for conversion in conversions for quota in conversion.quotas]
     if output == "yaml":
         show_documents(quotas)
@@ -135,13 +138,13 @@ def convert(
 
 
 def _print_tenant_quotas(policies_file: str, output: str, *, no_color: bool) -> None:
-    """Print the quotas of a policies file's tenants."""
+    """Print the quotas for the tenants of a policies file."""
     tenants = tenant_quotas.of_policies(policies_of(policies_file))
     for tenant in tenants:
         for note in tenant.notes:
             warn(f"tenant {tenant.tenant}: {note}")
     if not tenants:
-        warn("no tenant has a cap; there is nothing to write")
+        warn("no tenant has a cap, so there is no quota to write. Add a cap to a tenant in the policies file.")
     quotas = [quota for tenant in tenants for quota in tenant.quotas]
     if output == "yaml":
         show_documents(quotas)
@@ -171,11 +174,13 @@ async def _quotas_of_cluster(server: ServerConfig, namespace: str | None) -> lis
 
 
 def convert_quota(old_quota: dict[str, Any], *, replace: bool) -> Converted | None:
-    """Return a quota that counts claims instead of a device plugin's resources; None if it names no GPUs.
+    """Return a quota that counts claims instead of a device plugin's resources, such as ``nvidia.com/gpu``.
+
+    The result is None if ``old_quota`` names no GPUs.
 
     Args:
         old_quota: The quota, as JSON data.
-        replace: Whether the new quota leaves out the device plugin's resources; else it counts both.
+        replace: Whether to remove the lines on the device plugin's resources; else the new quota has both.
     """
     # A line of a quota is an entry of ``spec.hard``: a resource, and how much of it all pods may have.
     metadata, spec = _dict_or_empty(old_quota.get("metadata")), _dict_or_empty(old_quota.get("spec"))
@@ -216,9 +221,9 @@ def convert_quota(old_quota: dict[str, Any], *, replace: bool) -> Converted | No
 
     if not replace and names.GPU_RESOURCE in map(_resource_of_line, before):
         notes.append(
-            f"it counts {names.GPU_RESOURCE} as before, too, for pods of a device plugin, each of the two up to its "
-            "own number; --replace leaves that out. Where the chart sets deviceClass.extendedResourceName the old line "
-            "counts claims already"
+            f"it still counts {names.GPU_RESOURCE} for pods of a device plugin, and each of the two lines has its "
+            "own limit. --replace removes the old line. If the chart sets deviceClass.extendedResourceName, the "
+            "old line counts claims already"
         )
     return Converted(
         name=plain(f"{namespace}/{name}" if namespace else name),
@@ -245,10 +250,10 @@ def _names_product(key: str) -> bool:
 
 
 def _claim_counts(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the quota lines that count the same amounts of claims, and notes on what they do not count.
+    """Return the lines that make a quota count claims, and notes on GPUs that they do not count.
 
     Args:
-        before: Lines of a quota that count a device plugin's resources.
+        before: Lines of a quota that count a device plugin's resources. The new lines have the same amounts.
     """
     driver = current_ledger()  # the DRA driver that allocates GPUs in the cluster
     whole_counts: dict[str, int] = {}  # by DeviceClass line
@@ -271,11 +276,14 @@ def _claim_counts(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
             # ``vendor`` and ``product`` read limits of a container, so they get the resource as a limit of 1.
             class_line = _LINE_OF_CLASS.format(driver.class_of(container_limits.vendor(key, {resource: 1})))
             if container_limits.product(key, {resource: 1}):
-                notes.append(f"{key}: no quota counts one product's GPUs; {class_line} counts all: write how many")
+                notes.append(
+                    f"{key}: no quota counts the GPUs of one product. Write how many "
+                    f"GPUs of all products {class_line} allows"
+                )
             else:
                 whole_counts[class_line] = min(number, whole_counts.get(class_line, number))
         else:
-            notes.append(f"{key}: no quota counts memory or compute of shares; {SHARE} counts shares, write how many")
+            notes.append(f"{key}: no quota counts memory or compute of shares. Write how many shares {SHARE} allows")
 
     after = {class_line: str(number) for class_line, number in whole_counts.items()}
     if slice_counts:

@@ -1,4 +1,4 @@
-"""``gputopo serve``: the cluster as a page that stays up to date."""
+"""``gputopo serve``: a web page of the cluster that is updated continuously."""
 
 from __future__ import annotations
 
@@ -26,22 +26,27 @@ PORT: Final = 8321
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 for a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="The port. 0 takes a free one."
+)
 @click.option(
     "--address", default="127.0.0.1", show_default=True, metavar="IP",
-    help="Where to listen. Whoever reaches the page reads what you may read: before another address put a proxy.",
+    help="The address to listen on. Everyone who reaches the page can read what you can read. Put a proxy in front of "
+         "any other address.",
 )  # fmt: skip
 @click.option(
     "--host", "hosts", multiple=True, metavar="NAME",
-    help="A name by which a proxy calls the page; may be repeated. Requests for other names are refused; * allows all.",
+    help="A host name under which users reach the page through a proxy. It can be repeated. Requests for other "
+    "names are refused. * "
+         "allows all.",
 )  # fmt: skip
 @click.option(
     "--no-key",
     is_flag=True,
-    help="Let everybody read who reaches the page; else the address that is printed has a key.",
+    help="Let everyone read who reaches the page. Otherwise the printed address contains a key.",
 )
 @click.option(
-    "--health-port", type=click.IntRange(1, 65535), help="Serve probes and metrics there, too, on all addresses."
+    "--health-port", type=click.IntRange(1, 65535), help="Serve probes and metrics on this port, too, on all addresses."
 )
 @server_options
 @policies_option
@@ -57,9 +62,10 @@ def serve(
     policies_file: str | None,
     driver_namespace: str | None,
 ) -> None:
-    """Serve a page of the cluster: nodes and who holds their GPUs, who waits and why, what is free, use and health.
+    """Serve a web page of the cluster: nodes, GPUs and their pods, waiting pods, free GPUs, usage and health.
 
-    It reads with your own rights and changes nothing. What you may not list it says. It ends with Ctrl-C.
+    The command reads with your own rights and changes nothing. The page names the objects that you may not list. Ctrl-C
+    ends the command.
     """
     logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")  # the page shows warnings itself
     policies = given_policies(policies_file)
@@ -95,11 +101,11 @@ async def _serve(
 
     Args:
         login: Returns the API server with fresh credentials.
-        policies: The policies of the user's file. None follows those in the driver's namespace.
+        policies: The policies of the user's file; None to follow the policies in the driver's namespace.
         driver_namespace: The driver's namespace, if the user names it.
-        port: The page's port; 0 for a free one.
+        port: The page's port; 0 takes a free port.
         address: The page's address.
-        hosts: Other names by which a proxy calls the page.
+        hosts: Other host names under which users reach the page, through a proxy.
         health_port: The port of probes and metrics.
         with_key: Whether the page's address must have a key.
     """
@@ -125,6 +131,9 @@ async def _serve(
 
 
 def _host_for_browser(address: str) -> str:
-    """Return by what a browser on this machine reaches an address: one that is of IPv6 answers no IPv4."""
+    """Return the host with which a browser on this machine reaches a listening address.
+
+    A socket that listens on an IPv6 address does not answer IPv4, so ``::`` becomes ``[::1]``.
+    """
     name = {"0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104
     return f"[{name}]" if ":" in name else name

@@ -1,4 +1,4 @@
-"""``gputopo simulate``: the same jobs on the same simulated cluster, under each policy."""
+"""``gputopo simulate``: replays the same jobs on the same simulated cluster under each policy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ R = TypeVar("R")
 
 
 class SimulationError(DriverError):
-    """A simulation that cannot be run."""
+    """The simulation cannot run with these options."""
 
     reason = "BadSimulation"
 
@@ -50,42 +50,59 @@ class SimulationError(DriverError):
 @click.command()
 @click.option(
     "-m", "--machine", "sources", multiple=True, default=("dgx1-v100",), show_default=True, metavar="FILE|PROFILE",
-    help="What the nodes are; given several times the kinds take turns.",
+    help="The profile of the nodes. If it is repeated, the nodes take turns.",
 )  # fmt: skip
 @click.option("--nodes", type=click.IntRange(1, 10_000), default=16, show_default=True)
-@click.option("--jobs", type=click.IntRange(1, 1_000_000), default=2000, show_default=True, help="How many to draw.")
-@click.option("--load", type=Number(0.01, 10), default=0.9, show_default=True, help="GPU time asked for.")
-@click.option("--trace", "file", type=click.Path(path_type=Path), help="CSV instead: arrival_s,gpus,duration_s.")
-@click.option("--shape", type=click.Choice(list(SHAPES)), help="Draw them as an operator published its own.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 1_000_000), default=2000, show_default=True, help="The number of jobs to draw."
+)
+@click.option(
+    "--load",
+    type=Number(0.01, 10),
+    default=0.9,
+    show_default=True,
+    help="Requested GPU time as a share of the cluster's GPU time.",
+)
+@click.option(
+    "--trace", "file", type=click.Path(path_type=Path), help="Read the jobs from a CSV file: arrival_s,gpus,duration_s."
+)
+@click.option("--shape", type=click.Choice(list(SHAPES)), help="Draw the jobs from published figures of an operator.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option(
     "--seeds",
     type=click.IntRange(1, 1000),
     default=1,
     show_default=True,
-    help="How many, from --seed on; figures are the mean of theirs.",
+    help="The number of runs, with seeds from --seed. The figures are means.",
 )
 @click.option(
     "--communication", type=Number(0, 0.99), default=0.2, show_default=True,
-    help="Share of a job's time that is all-reduce on the best set; it grows as bandwidth shrinks.",
+    help="The share of a job's time that is all-reduce on the best set. It grows as the bandwidth shrinks.",
 )  # fmt: skip
 @click.option(
-    "--parts", type=Number(0.0, 1.0),
-    help="Requests of whole GPUs, shares and MIG slices instead of jobs: which share of them wants a part of a GPU.",
+    "--fractions", "parts", type=Number(0.0, 1.0),
+    help="Draw requests of whole GPUs, shares and MIG slices instead of jobs. The value is the share of requests for "
+         "fractions.",
 )  # fmt: skip
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     type=click.Choice(_POLICY_NAMES),
-    help="Only these; else all.",
+    help="Only these policies. Default: all.",
 )
 @click.option(
     "--order", "orders", multiple=True, type=click.Choice([*ORDERS, _ALL]),
-    help="Compare these orders in which waiting jobs are served, instead of policies.",
+    help="Compare these orders of waiting jobs instead of policies.",
 )  # fmt: skip
-@click.option("--declared", type=Number(0, 1), help="With --order: share of jobs that declare a duration. [default: 0]")
-@click.option("--tenants", metavar="WEIGHTS", help="With --order: whose jobs they are, such as 4,2,1,1. [default: 1]")
+@click.option(
+    "--declared", type=Number(0, 1), help="With --order: the share of jobs that declare a duration. [default: 0]"
+)
+@click.option(
+    "--tenants",
+    metavar="WEIGHTS",
+    help="With --order: the weights of the tenants that own the jobs, for example 4,2,1,1. [default: 1]",
+)
 @click.option("--plot", "picture", type=click.Path(path_type=Path), help="Write the figures as an SVG picture.")
 @output_options
 def simulate(
@@ -107,13 +124,13 @@ def simulate(
     output: str,
     no_color: bool,
 ) -> None:
-    """Replay jobs over a simulated cluster under several policies, or in several orders, and compare them.
+    """Print figures of placement policies, or of orders, on a simulated cluster.
 
     best set: jobs of two GPUs and more whose set is as good as any machine here has. bandwidth: theirs against that
-    best. fragmented: free GPUs in no free set of four that is as good as the machine has. given up: how often a job
-    gave back some of its pods because the others found no place. utilisation and fragmented count until the last job
-    comes. A model of NCCL is the judge, and our own policies choose by it; of other vendors than NVIDIA there is none,
-    and what stands for bandwidth are the links of a set.
+    best. fragmented: free GPUs in no free set of four that is as good as the machine has. gangs released: how often
+    a job released the GPUs of some pods because the others found no place. utilisation and fragmented count until the
+    last job comes. A model of NCCL is the judge, and our own policies choose by it; of other vendors than NVIDIA there
+    is none, and what stands for bandwidth are the links of a set.
 
     All machines are of one vendor. Where a product does not give every number of GPUs a job has the next that there is.
 
@@ -122,21 +139,22 @@ def simulate(
 
     With --order jobs start with all pods or not at all, on the sets of one policy (ours, gangs). fifo: the oldest
     first, who finds no place is passed by. strict fifo: it holds up all. easy: it gets GPUs reserved, and others run
-    there if they are ended before. kueue strict, kueue best effort: a ClusterQueue a tenant. ours: whoever had least
-    for its weight, and GPUs reserved for who was blocked for half an hour. fair easy: easy in the line of ours.
-    reserved fifo: the reservations of ours in the line of fifo. unfair: how far a tenant's share of GPU time was from
-    its weight, while all had jobs waiting (contended). one job: the largest job's share of that; shares cannot be
-    nearer. ended: jobs that ran for as long as they had declared.
+    there if they are ended before. kueue strict, kueue best effort: a ClusterQueue a tenant. ours: the tenant with the
+    least GPU time for its weight, and GPUs reserved for a job that was blocked for half an hour. fair easy: easy in
+    the line of ours. reserved fifo: the reservations of ours in the line of fifo. unfair: how far a tenant's share of
+    GPU time was from its weight, while all had jobs waiting (contended). one job: the largest job's share of that;
+    shares cannot be nearer. ended: jobs that ran for as long as they had declared.
 
-    With --parts who finds no place at once is turned away: parts, slices, wholes: share of such requests that had a
-    place. GPU time: what was served of it. empty GPUs, empty quads: with nothing on them, and fours of these joined by
-    NVLink, mean over time. slices by count: what the scheduler does where MIG instances are made on demand.
+    With --fractions a request that finds no place at once is refused. fractions, slices, whole GPUs served: the share
+    of such requests that had a place. GPU time served: the same of GPU time. empty GPUs, empty quads: with nothing on
+    them, and fours of these joined by NVLink, mean over time. slices by count: what the scheduler does where MIG
+    instances are made on demand.
     """
-    # 1. The cluster. ``parts``: the share of requests for fractions of GPUs (--parts), or None for jobs of whole GPUs.
+    # 1. The cluster. ``parts``: the share of requests for fractions (--fractions), or None for jobs of whole GPUs.
     known_policies = POLICIES if parts is None else MIXED
     for policy in policies:
         if policy not in known_policies:
-            raise SimulationError(f"policy {policy!r} is none of these; there are {', '.join(known_policies)}")
+            raise SimulationError(f"policy {policy!r} is unknown. Write one of {', '.join(known_policies)}.")
     node_types = [read_machine(source) for source in sources]
     machines = [node_types[number % len(node_types)] for number in range(nodes)]
     gpus = sum(len(machine.gpus) for machine in machines)
@@ -144,18 +162,19 @@ def simulate(
         raise SimulationError("these machines have no GPUs")
     vendor = _vendor(machines)
     if not orders and (declared is not None or tenants is not None):
-        raise SimulationError("--declared and --tenants are for --order; give one, or leave them out")
+        raise SimulationError("--declared and --tenants need --order. Add --order, or remove them.")
 
-    # 2. With --parts, replay requests for fractions.
+    # 2. With --fractions, replay requests for fractions.
     if parts is not None:
         if file is not None or picture is not None or orders or shape is not None or seeds > 1:
             raise SimulationError(
-                "--parts: --trace, --shape, --order, --seeds and --plot are for jobs of whole GPUs; leave them out"
+                "--fractions excludes --trace, --shape, --order, --seeds and --plot, which are "
+                "for jobs of whole GPUs. Remove them."
             )
         if not vendor.parts:
             raise SimulationError(
-                f"--parts: there are no shares or slices of {vendor.word}'s GPUs; leave --parts out, or give machines "
-                f"of {NVIDIA.word}"
+                f"--fractions: GPUs of {vendor.word} have no shares and no MIG slices. Remove --fractions, or "
+                f"name machines of {NVIDIA.word}."
             )
         requests = mixed_replay.drawn(jobs, machines, load=load, parts=parts, seed=seed)
         part_results = [mixed_replay.replay(machines, requests, policy=policy) for policy in policies or tuple(MIXED)]
@@ -164,15 +183,18 @@ def simulate(
 
     # 3. Else, jobs of whole GPUs: of a trace, of a published shape, or random ones.
     if file is not None and shape is not None:
-        raise SimulationError("--trace and --shape: the jobs come from one of them; leave one out")
+        raise SimulationError("--trace and --shape exclude each other, because both give the jobs. Remove one.")
     # The numbers of GPUs that a pod can have on these machines. Some vendors do not give every number.
     sizes = JobSizes(machines)
     if not sizes.most:
-        raise SimulationError("these machines give no pod any GPUs; look at their blocks.counts")
+        raise SimulationError("no pod can get GPUs of these machines. Check blocks.counts of their profiles.")
     trace_jobs = None if file is None else _fitting(trace.read(file), sizes, gpus=gpus)
 
     def draw_jobs(job_seed: int) -> list[Job]:
-        """Return the jobs to simulate; those of a trace are the same for each seed."""
+        """Return the jobs to simulate.
+
+        Jobs of a trace file are the same for each seed.
+        """
         if trace_jobs is not None:
             return trace_jobs
         if shape is not None:
@@ -217,25 +239,30 @@ def _vendor(machines: Sequence[Machine]) -> Vendor:
     words = sorted({machine.vendor.word for machine in machines if machine.gpus})
     if len(words) > 1:
         raise SimulationError(
-            f"--machine: a job's GPUs are all of one vendor, these machines' of {' and '.join(words)}; give the "
-            "machines of one, and simulate the others by themselves"
+            f"--machine: a job has GPUs of one vendor, and these machines are of {' and '.join(words)}. Name the "
+            "machines of one vendor, and simulate the others separately."
         )
     return VENDORS[words[0]]
 
 
 def _fitting(jobs: Sequence[Job], sizes: JobSizes, *, gpus: int) -> list[Job]:
-    """Return a trace's jobs, each with the next number of GPUs that a pod can have on these machines.
+    """Return a trace's jobs, each raised to the next possible number of GPUs.
+
+    ``sizes`` has the possible numbers on these machines.
 
     Raises:
         SimulationError: A job is too large for the cluster of ``gpus`` GPUs.
     """
     for job in jobs:
         if job.gpus > gpus:
-            raise SimulationError(f"job {job.number} asks for {counted(job.gpus, 'GPU')}; the cluster has {gpus}")
+            raise SimulationError(
+                f"job {job.number} requests {counted(job.gpus, 'GPU')}, and the "
+                f"cluster has {gpus}. Write a larger --nodes, or remove the job."
+            )
         if job.gpus > sizes.most:
             raise SimulationError(
-                f"job {job.number} asks for {counted(job.gpus, 'GPU')}; the largest that these machines have "
-                f"a place for has {sizes.most}"
+                f"job {job.number} requests {counted(job.gpus, 'GPU')}, and the largest job that fits on these "
+                f"machines has {sizes.most}. Write a smaller size, or name other machines."
             )
     return [msgspec.structs.replace(job, gpus=sizes.fitting(job.gpus)) for job in jobs]
 
@@ -248,7 +275,9 @@ def _under_policies(
     policies: Sequence[str],
     communication: float,
 ) -> list[Result]:
-    """Replay the jobs under each placement policy. Return one result per policy, the mean over all seeds.
+    """Replay the jobs under each placement policy.
+
+    Returns one result per policy, the mean over all seeds.
 
     Args:
         machines: The nodes.
@@ -278,7 +307,9 @@ def _in_orders(
     declared: float,
     communication: float,
 ) -> list[OrderResult]:
-    """Replay the jobs in each order of the queue. Return one result per order, the mean over all seeds.
+    """Replay the jobs in each order of the queue.
+
+    Returns one result per order, the mean over all seeds.
 
     Args:
         machines: The nodes.
@@ -318,12 +349,14 @@ def _in_orders(
 def _replay_each(
     names: Sequence[str], seeds: range, replay: Callable[[str, int, Callable[[int], None]], R], jobs: int
 ) -> list[list[R]]:
-    """Return for each policy or order its results, one per seed. Show a progress bar meanwhile.
+    """Return for each policy or order its results, one per seed.
+
+    The function shows a progress bar.
 
     Args:
         names: The policies or orders.
         seeds: The seeds to replay.
-        replay: Replays one name with one seed; it reports to its third argument how many jobs have left.
+        replay: Replays one name with one seed. It calls its third argument with the number of jobs that have left.
         jobs: Number of jobs of one seed.
     """
     # The bar counts the jobs of all seeds of a name. ``transient`` removes it at the end.

@@ -1,4 +1,4 @@
-"""The tables and the pictures that ``gputopo simulate`` shows."""
+"""The tables and charts that ``gputopo simulate`` prints."""
 
 from __future__ import annotations
 
@@ -12,9 +12,18 @@ from dradriver.cli.simulator.policy_replay import Result
 from dradriver.view.document import Bars, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
 
 _POLICIES: Final = (
-    "policy", "best set", "bandwidth", "mean wait", "median wait", "utilisation", "fragmented", "given up",
+    "policy", "best set", "bandwidth", "mean wait", "median wait", "utilisation", "fragmented", "gangs released",
 )  # fmt: skip
-_MIXED: Final = ("policy", "parts", "slices", "wholes", "GPU time", "empty GPUs", "empty quads", "decision")
+_MIXED: Final = (
+    "policy",
+    "fractions served",
+    "slices served",
+    "whole GPUs served",
+    "GPU time served",
+    "empty GPUs",
+    "empty quads",
+    "decision",
+)
 _WAITS: Final = ("order", "GPUs", "jobs", "mean wait", "p99", "largest")
 _ORDERS: Final = (
     "order", "utilisation", "best set", "bandwidth", "unfair", "one job", "contended", "reservations",
@@ -41,11 +50,12 @@ def of_policies(results: Sequence[Result]) -> Document:
 
 
 def of_parts(results: Sequence[mixed_replay.Result]) -> Document:
-    """Return a table of ``gputopo simulate`` with a row for each policy, of whole GPUs and parts."""
+    """Return the table of ``gputopo simulate --fractions``: a row for each policy of whole GPUs and fractions."""
     rows = (
         words(
-            result.policy, f"{result.parts_served:.1%}", f"{result.slices_served:.1%}", f"{result.wholes_served:.1%}",
-            f"{result.gpu_time_served:.1%}", f"{result.empty_gpus:.1%}", f"{result.empty_quads:.1%}",
+            result.policy, f"{result.fractions_served:.1%}", f"{result.slices_served:.1%}",
+            f"{result.whole_gpus_served:.1%}", f"{result.gpu_time_served:.1%}",
+            f"{result.empty_gpus:.1%}", f"{result.empty_quads:.1%}",
             f"{result.decision_s * 1e6:.0f} us",
         )
         for result in results
@@ -76,7 +86,7 @@ def of_orders(results: Sequence[OrderResult], *, tenants: int) -> Document:
 
 
 def picture_of_policies(results: Sequence[Result], *, title: str) -> Document:
-    """Return the picture of ``gputopo simulate``: a panel for each figure with a bar for each policy."""
+    """Return the chart of ``gputopo simulate``: a panel for each figure with a bar for each policy."""
 
     def panel(name: str, figure: Callable[[Result], float]) -> Panel:
         return _panel(name, results, figure, lambda result: result.policy)
@@ -92,7 +102,7 @@ def picture_of_policies(results: Sequence[Result], *, title: str) -> Document:
 
 
 def picture_of_orders(results: Sequence[OrderResult], *, title: str) -> Document:
-    """Return the picture of ``gputopo simulate``: a panel for each figure with a bar for each order of the queue."""
+    """Return the chart of ``gputopo simulate``: a panel for each figure with a bar for each order of the queue."""
 
     def panel(name: str, figure: Callable[[OrderResult], float]) -> Panel:
         return _panel(name, results, figure, lambda result: result.order)

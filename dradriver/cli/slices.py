@@ -1,4 +1,4 @@
-"""``gputopo slices``: what a node of a kind will publish, for autoscalers that want to know before there is one."""
+"""``gputopo slices``: the ResourceSlices that a future node will publish, for autoscalers that scale from zero."""
 
 from __future__ import annotations
 
@@ -24,11 +24,18 @@ _NAME: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9
 
 @click.command()
 @machine_options
-@click.option("--node", default=NODE, show_default=True, metavar="NAME", help="The node's name.")
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the node, for --policies.")
+@click.option("--node", default=NODE, show_default=True, metavar="NAME", help="The name of the node.")
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A label of the node, which the rules in --policies can select.",
+)
 @click.option(
     "--policies", "policies_file", metavar="FILE",
-    help="The policies file: which GPUs are cut up or shared. No cluster is asked: without it the defaults count.",
+    help="The policies file, which says which GPUs are divided or shared. Default: the built-in defaults. The command "
+         "does not ask a cluster.",
 )  # fmt: skip
 @output_formats(usual="yaml")
 def slices(
@@ -44,10 +51,12 @@ def slices(
 ) -> None:
     """Print the ResourceSlices that the node agent would publish for a machine, as an API server of 1.36 keeps them.
 
-    Uuids and bus ids are the profile's own; those of a real node are others.
+    UUIDs and bus ids are those of the profile. A real node has others.
     """
     if not _NAME.fullmatch(node):
-        raise click.UsageError(f"--node: {node!r} is no node's name; write lower-case letters, digits, - and .")
+        raise click.UsageError(
+            f"--node: {node!r} is no name of a node. Write lower-case letters, digits, - and . only."
+        )
     machine = read(source, driver_root=driver_root, product=product, cpu=cpu)
     resource_slices = template(machine, node, _modes(machine, node, labels, policies_file))
     if output == "yaml":
@@ -62,7 +71,11 @@ def slices(
 
 
 def template(machine: Machine, node: str, modes: dict[str, Mode]) -> list[dict[str, Any]]:
-    """Return the slices that ``gputopo slices`` prints of a node that does not exist yet: without its uid."""
+    """Return the ResourceSlices of a node that does not exist yet, for ``gputopo slices``.
+
+    ``node`` is the name that the node will have. The slices have no uid of a node. ``modes`` says how GPUs are divided,
+    by GPU uuid.
+    """
     made = resource_slices.build(machine, node=node, node_uid="", modes=modes)
     for piece in made:
         del piece["metadata"]["ownerReferences"]
@@ -73,7 +86,7 @@ def template(machine: Machine, node: str, modes: dict[str, Mode]) -> list[dict[s
 def _modes(machine: Machine, node: str, labels: tuple[str, ...], policies_file: str | None) -> dict[str, Mode]:
     policies = policies_of(policies_file)
     if wrong := [text for text in labels if "=" not in text]:
-        raise click.UsageError(f"--label: {wrong[0]!r} is no label; write KEY=VALUE")
+        raise click.UsageError(f"--label: {wrong[0]!r} is no label. Write KEY=VALUE.")
     known = dict(text.split("=", 1) for text in labels)
     modes = {gpu.uuid: mode_of(policies, node=node, labels=known, gpu=gpu) for gpu in machine.gpus}
     return {uuid: mode for uuid, mode in modes.items() if mode is not None}

@@ -1,4 +1,7 @@
-"""Quotas by the caps of a policies file's tenants, which bound what kube-scheduler places; the driver's caps do not."""
+"""Quotas made from the caps of a policies file's tenants, for ``gputopo quota``.
+
+They also limit pods that kube-scheduler places alone, which the driver's own caps do not.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ class TenantQuotas(msgspec.Struct, frozen=True):
 
     Attributes:
         tenant: The tenant.
-        counts: What each quota counts, and how much.
+        counts: The resource names that each quota limits, such as devices of a DeviceClass, with their limits.
         notes: Differences between the quotas and the tenant's cap.
-        quotas: The quotas to apply, one a namespace.
+        quotas: The quotas to apply, one for each namespace.
     """
 
     tenant: str
@@ -37,7 +40,7 @@ class TenantQuotas(msgspec.Struct, frozen=True):
 
 
 def of_policies(policies: Policies) -> list[TenantQuotas]:
-    """Return the quotas of all tenants of a policies file that have a cap which a quota can count."""
+    """Return the quotas of the tenants in a policies file that have a cap and are not admitted by Kueue."""
     quotas = []
     for name, tenant in sorted(policies.tenants.items()):
         if not tenant.cap or tenant.admission == "kueue":
@@ -84,8 +87,8 @@ def of_tenant(tenant: str, namespaces: Collection[str], caps: Mapping[str, float
         )
     if counts and len(namespaces) > 1:
         notes.append(
-            f"a quota is of one namespace: each of the {len(namespaces)} may have so many, of what only kube-scheduler "
-            "places; of what the driver places the cap counts all of them together"
+            f"a quota limits one namespace, so each of the {len(namespaces)} namespaces may have this many GPUs. "
+            "For pods that the driver places, the cap limits all of them together"
         )
     quotas = tuple(
         {

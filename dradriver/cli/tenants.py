@@ -1,4 +1,4 @@
-"""``gputopo tenants``: what each tenant may have, has, has had and waits for."""
+"""``gputopo tenants``: weight, cap, GPUs, past use and waiting pods of each tenant."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from dradriver.api.policies.policy_sections import Policies
+from dradriver.api.policies.unmatched_selectors import unmatched
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.cluster_options import (
     driver_namespace_option,
@@ -20,10 +21,12 @@ from dradriver.cli.cluster.cluster_options import (
 )
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import queue_position
+from dradriver.cli.explainer.explain_document import FAIR_SHARE, fair_share
 from dradriver.cli.inputs import given_policies
+from dradriver.counted import first_of
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.queue_order import Standing
-from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
+from dradriver.view.document import Cell, Column, Document, Notes, Table, Tone, report, words
 from dradriver.view.output import show_as
 from dradriver.view.terminal_text import plain
 
@@ -31,12 +34,12 @@ _NAMED: Final = 3  # namespaces in the table
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """A cap, and what counts for it.
+    """A cap, and the GPUs that count towards it.
 
     Attributes:
-        gpus: How many GPUs the tenant may have.
-        products: Of these; empty for any.
-        used: How many its claims hold or are promised.
+        gpus: The most GPUs that the tenant may have.
+        products: The products that the cap is about; empty for all.
+        used: Number of these GPUs that the tenant's claims have, allocated or tentatively placed.
     """
 
     gpus: float
@@ -48,15 +51,17 @@ class TenantNow(msgspec.Struct, frozen=True, kw_only=True):
     """A tenant as it is now. All text in it is safe to print.
 
     Attributes:
-        tenant: Its name in the policies file, or ``namespace/NAME`` of a namespace that no tenant has.
-        namespaces: Its namespaces, as far as they are known.
+        tenant: Its name in the policies file, or ``namespace/NAME`` for a namespace without a tenant.
+        namespaces: Its known namespaces.
         weight: Its weight.
-        caps: What bounds what it may have at a time.
-        gpus: How many GPUs its claims hold or are promised, parts as fractions.
-        share: What it has had beside what its weight says, 1 for just that.
-        waiting_pods: How many of its pods wait for a place.
-        waiting_gpus: How many GPUs these ask for, parts as fractions.
-        highest_priority: The highest priority that counts; None for any.
+        caps: Its caps on GPUs in use.
+        gpus: Number of GPUs that its claims have, allocated or tentatively placed; shares and slices count as
+            fractions.
+        fair_share_use: Its GPU time relative to its weight; 1 for exactly its share (``FAIR_SHARE``).
+        waiting_pods: Number of its pods that wait for a place.
+        waiting_gpus: Number of GPUs that these pods request; shares and slices count as fractions.
+        highest_priority: The highest priority that its pods can have in the queue; None for no limit.
+        unmatched: Messages about its caps and its partition that select no GPU of the cluster.
     """
 
     tenant: str
@@ -64,10 +69,11 @@ class TenantNow(msgspec.Struct, frozen=True, kw_only=True):
     weight: float
     caps: tuple[Bound, ...]
     gpus: float
-    share: float
+    fair_share_use: float
     waiting_pods: int
     waiting_gpus: float
     highest_priority: int | None
+    unmatched: tuple[str, ...] = ()
 
 
 @click.command()
@@ -83,9 +89,13 @@ def tenants(
     output: str,
     no_color: bool,
 ) -> None:
-    """Show what each tenant may have, has, has had beside its weight, and waits for.
+    """Print the weight, cap, GPUs, fair-share use and waiting pods of each tenant.
 
-    Tenants are those of the policies file. Of other namespaces those are shown that have GPUs, or wait for some.
+    The policies file names the tenants. Other namespaces are shown if they have GPUs, or wait for GPUs.
+
+    Fair-share use is the GPU time of the tenant relative to its weight; 1x is exactly its share. GPU time halves with
+    each half-life. The GPU time of a deleted namespace still counts, so creating a namespace again does not improve its
+    position.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     found = asyncio.run(_read(server, given_policies(policies_file), driver_namespace))
@@ -97,18 +107,20 @@ async def _read(server: ServerConfig, policies: Policies | None, namespace: str 
 
 
 def tenants_now(scene: Scene, standing: Sequence[Standing]) -> list[TenantNow]:
-    """Return the tenants of the policies file as they are now, and other namespaces that have GPUs or wait.
+    """Return the tenants of the policies file, and other namespaces that have GPUs or wait.
 
-    Nothing if the policies file names no tenants.
+    The result is empty if the policies file names no tenants. ``scene`` is the listed cluster, ``standing`` the queue
+    in order.
     """
     if not scene.tenants.named:
         return []
     held = {tenant for tenant in scene.tenants.shares.tenants() if scene.tenants.shares.held(tenant)[1]}
     others = sorted((held | {one.tenant for one in standing}) - scene.tenants.named.keys())
-    return [_now(scene, tenant, standing) for tenant in (*scene.tenants.named, *others)]
+    messages = unmatched(scene.tenants.named, scene.gpus_by_node()) if scene.whole else {}
+    return [_now(scene, tenant, standing, messages.get(tenant, ())) for tenant in (*scene.tenants.named, *others)]
 
 
-def _now(scene: Scene, tenant: str, standing: Sequence[Standing]) -> TenantNow:
+def _now(scene: Scene, tenant: str, standing: Sequence[Standing], messages: Sequence[str]) -> TenantNow:
     known, own = scene.tenants, [one for one in standing if one.tenant == tenant]
     named = known.named.get(tenant)
     spaces = (tenant.partition("/")[2],) if named is None else tuple(known.namespaces(tenant))
@@ -121,36 +133,37 @@ def _now(scene: Scene, tenant: str, standing: Sequence[Standing]) -> TenantNow:
             for cap in known.caps(tenant)
         ),
         gpus=round(known.shares.held(tenant)[1], 2),
-        share=round(known.relative(tenant), 2),
+        fair_share_use=round(known.relative(tenant), 2),
         waiting_pods=sum(len(one.workload.members) for one in own),
         waiting_gpus=round(sum(one.gpus for one in own), 2),
         highest_priority=None if named is None else named.highest_priority,
+        unmatched=tuple(map(plain, messages)),
     )
 
 
 def document(found: Sequence[TenantNow]) -> Document:
-    """Return what ``gputopo tenants`` prints: a row for each tenant."""
+    """Return the output of ``gputopo tenants``: a row for each tenant."""
     if not found:
         return report(Notes(lines=(Cell("the policies file names no tenants"),)))
     columns = (
-        Column("tenant"), Column("namespaces"), Column("weight", number=True), Column("GPUs", number=True),
-        Column("cap"), Column("share had", number=True), Column("waiting pods", number=True),
-        Column("for GPUs", number=True), Column("highest priority", number=True),
+        Column("tenant"), Column("namespaces"), Column("weight", number=True), Column("GPUs in use", number=True),
+        Column("cap"), Column("fair-share use", number=True), Column("waiting pods", number=True),
+        Column("requested GPUs", number=True), Column("highest priority", number=True),
     )  # fmt: skip
     rows = tuple(
         words(
             one.tenant, _some(one.namespaces), f"{one.weight:g}", f"{one.gpus:g}", "; ".join(map(_said, one.caps)),
-            f"{one.share:g}", str(one.waiting_pods), f"{one.waiting_gpus:g}",
+            fair_share(one.fair_share_use), str(one.waiting_pods), f"{one.waiting_gpus:g}",
             "" if one.highest_priority is None else str(one.highest_priority),
         )
         for one in found
     )  # fmt: skip
-    return report(Table(columns=columns, rows=rows))
+    warnings = (Cell(f"warning: {message}", Tone.WARNING) for one in found for message in one.unmatched)
+    return report(Table(columns=columns, rows=rows), Notes(lines=(*warnings, Cell(FAIR_SHARE))))
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return first_of(names, _NAMED)
 
 
 def _said(cap: Bound) -> str:

@@ -1,4 +1,4 @@
-"""``gputopo topo``: a machine as ``nvidia-smi topo -m`` shows it, and what that means for placement."""
+"""``gputopo topo``: a machine as ``nvidia-smi topo -m`` shows it, and its groups of GPUs for placement."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from dradriver.view.output import show_as
 @click.command()
 @machine_options
 @nccl_version_option
-@click.option("--list", "list_profiles", is_flag=True, help="List the profiles and stop.")
+@click.option("--list", "list_profiles", is_flag=True, help="Print the names of the profiles.")
 @output_formats(
     "svg", "html",
-    said="json and yaml hold all of a machine; --machine reads json back. svg and html draw it.",
+    said="json and yaml contain all of a machine, and --machine reads json back. svg and html draw it.",
 )  # fmt: skip
-@click.option("--cluster", "of_cluster", is_flag=True, help="List a cluster's nodes. The options below are for it.")
+@click.option(
+    "--cluster", "of_cluster", is_flag=True, help="Print the nodes of a cluster. The options below are for it."
+)
 @click.option(
     "--node", "nodes", multiple=True, metavar="NAME",
-    help="Show this node: its matrix, and who holds which GPU; may be repeated.",
+    help="Print the matrix of this node and the pod of each GPU. It can be repeated.",
 )  # fmt: skip
-@click.option("--detail", is_flag=True, help="Show all nodes like this.")
-@namespace_options("Only nodes of whose GPUs this namespace holds some; else all.")
+@click.option("--detail", is_flag=True, help="Print all nodes like this.")
+@namespace_options("Only nodes with GPUs that this namespace uses. Default: all nodes.")
 @server_options
 def topo(
     source: str | None,
@@ -49,9 +51,9 @@ def topo(
     kubeconfig: str | None,
     context: str | None,
 ) -> None:
-    """Show a machine: the matrix of nvidia-smi topo -m, groups of GPUs with the best links, NUMA nodes.
+    """Print a machine: the matrix of nvidia-smi topo -m, groups of GPUs with the best links, NUMA nodes.
 
-    With --cluster the nodes of a cluster are listed: what is free, unhealthy and held.
+    With --cluster, print the nodes of a cluster: which GPUs are free, unhealthy and allocated.
     """
     if of_cluster:
         if source is not None or driver_root is not None or list_profiles or product or cpu or nccl_version:

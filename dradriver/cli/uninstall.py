@@ -33,17 +33,22 @@ _ENDED: Final = ("Succeeded", "Failed")
 
 
 class State(enum.Enum):
-    """What a pod needs the driver for."""
+    """The reason why a pod needs the driver: it has GPUs, or waits for them."""
 
     HAS_GPUS = "has GPUs"
+    DELETING = "is being deleted"
     AT_GATE = "waits at its gate"
     WAITS = "waits for GPUs"
 
 
 _CURES: Final = {
     State.HAS_GPUS: (
-        "delete it before the uninstallation. Without a node agent the kubelet cannot end it: it stays in Terminating "
-        "until the driver is installed again."
+        "delete it while the driver is installed. Without a node agent a deleted pod stays in Terminating: if the "
+        "driver is uninstalled already, install it again first."
+    ),
+    State.DELETING: (
+        "wait until it has ended. If the driver is uninstalled already, install it again. Or, once its processes have "
+        "ended, run kubectl delete pod NAME --force."
     ),
     State.AT_GATE: (
         "the scheduling gate gpu.topology/placement stays, and the driver places the pod once it is installed again. "
@@ -64,7 +69,7 @@ class _Status(Part, frozen=True):
 
 
 class Pod(Part, frozen=True):
-    """What is read of each pod of the cluster; an uninstallation needs no more."""
+    """The fields of a pod that ``gputopo uninstall`` reads."""
 
     metadata: Metadata
     spec: _Spec = _Spec()
@@ -77,7 +82,7 @@ class Dependent(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         namespace: Its namespace.
         pod: Its name.
-        state: What it needs the driver for.
+        state: Why it needs the driver.
         node: Its node; empty if it has none.
         owner: Kind and name of the object that creates it again, as ReplicaSet/web-5d4; empty if there is none.
     """
@@ -90,7 +95,7 @@ class Dependent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@namespace_options("Only this namespace; else all.")
+@namespace_options("Only this namespace. Default: all namespaces.")
 @server_options
 @output_options
 def uninstall(
@@ -101,12 +106,12 @@ def uninstall(
     output: str,
     no_color: bool,
 ) -> None:
-    """List the pods that need the driver, before or after an uninstallation, and say what to do. It deletes nothing.
+    """Print the pods that need the driver, before or after an uninstallation. The command deletes nothing.
 
-    helm uninstall runs this command first, and stops if a pod is listed. After an uninstallation that was forced it
-    lists the pods that are left.
+    "helm uninstall" runs this command first, and stops if it lists a pod. After a forced uninstallation, the command
+    lists the remaining pods.
 
-    Exit status: 0 no pod needs the driver, 1 pods do, or the cluster cannot be read, 2 wrong usage.
+    Exit status: 0 no pod needs the driver, 1 pods need it, or the cluster cannot be read, 2 wrong usage.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     only = only_namespace(namespace, all_namespaces=all_namespaces)
@@ -126,7 +131,8 @@ async def _read(server: ServerConfig) -> list[Dependent]:
 def dependents(pods: Iterable[Pod], claims: Iterable[ResourceClaim]) -> list[Dependent]:
     """Return the pods that need the driver, those with GPUs first.
 
-    A pod that has the devices of another driver (add-on) does not: that driver ends it.
+    If another driver allocates the GPUs, a pod with devices does not need this driver: the other one cleans up its
+    claim.
     """
     users = {
         user.uid
@@ -156,18 +162,18 @@ def dependents(pods: Iterable[Pod], claims: Iterable[ResourceClaim]) -> list[Dep
 
 
 def _state(pod: Pod, *, has_devices: bool) -> State | None:
-    """Return what a pod needs the driver for; None if it does not."""
+    """Return why a pod needs the driver; None if the pod does not need it."""
     if pod.status.phase in _ENDED:
         return None
     if has_devices:
-        return State.HAS_GPUS
+        return State.DELETING if pod.metadata.deletion_timestamp else State.HAS_GPUS
     if any(gate.name == names.GATE for gate in pod.spec.scheduling_gates):
         return State.AT_GATE
     return State.WAITS if names.LABEL in pod.metadata.labels and not pod.spec.node_name else None
 
 
 def document(found: list[Dependent]) -> Document:
-    """Return what ``gputopo uninstall`` prints: the pods that need the driver, and what to do with them."""
+    """Return the output of ``gputopo uninstall``: the pods that need the driver, and what to do with them."""
     if not found:
         return report(Notes(lines=(Cell("No pod needs the driver."),)))
     columns = (Column("namespace"), Column("pod"), Column("state"), Column("node"), Column("owner"))
@@ -175,7 +181,7 @@ def document(found: list[Dependent]) -> Document:
     states = [state for state in State if any(one.state is state for one in found)]
     count = counted(len(found), "pod needs", "pods need")
     return report(
-        Notes(lines=(Cell(f"{count} the driver. docs/install.md#uninstall has more."),)),
+        Notes(lines=(Cell(f"{count} the driver. docs/start/install.md#uninstall has more."),)),
         Table(columns=columns, rows=rows),
         Notes(lines=tuple(Cell(f"{state.value}: {_CURES[state]}") for state in states)),
     )

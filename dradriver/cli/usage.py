@@ -1,4 +1,4 @@
-"""``gputopo usage``: who had how many GPU hours, how many of them did nothing, and what they cost."""
+"""``gputopo usage``: used GPU-hours, idle GPU-hours and their cost, by namespace, tenant or owner."""
 
 from __future__ import annotations
 
@@ -44,16 +44,25 @@ _DETAILS: Final = ("whole GPU hours", "share hours", "slice hours")
 @click.command()
 @click.option(
     "--from", "begin", default="30d", show_default=True, metavar="TIME",
-    help="A date, a moment (RFC 3339) or how long ago: 2026-03-01, 2026-03-01T08:00:00Z, 7d.",
+    help="The start: a date, a time (RFC 3339) or an age: 2026-03-01, 2026-03-01T08:00:00Z, 7d.",
 )  # fmt: skip
-@click.option("--to", "end", default="", metavar="TIME", help="The same; a date is in it whole. Else now.")
 @click.option(
-    "--by", type=click.Choice(tuple(HEADS)), default="namespace", show_default=True, help="Whom to tell apart."
+    "--to",
+    "end",
+    default="",
+    metavar="TIME",
+    help="The end, in the same forms. A date includes its whole day. Default: now.",
 )
 @click.option(
-    "--policies", "policies_file", metavar="FILE", help="Prices and tenants to count by, in place of those in force."
+    "--by", type=click.Choice(tuple(HEADS)), default="namespace", show_default=True, help="The rows of the table."
 )
-@namespace_options("Only this namespace; else all.")
+@click.option(
+    "--policies",
+    "policies_file",
+    metavar="FILE",
+    help="The policies file with the prices and tenants to use. Default: the policies of the driver in the cluster.",
+)
+@namespace_options("Only this namespace. Default: all namespaces.")
 @driver_namespace_option
 @server_options
 @output_formats("csv", "xlsx")
@@ -70,10 +79,11 @@ def usage(
     output: str,
     no_color: bool,
 ) -> None:
-    """Say who had how many GPU hours, how many of these did nothing, and what they cost.
+    """Print GPU hours, idle GPU hours and cost for each namespace, tenant or owner.
 
-    Shares and slices count as their part of a GPU. Times are UTC, and hours whole. What GPUs cost says the section
-    `prices` of the policies file in force. xlsx is written to standard output: gputopo usage -o xlsx > usage.xlsx
+    A share or MIG slice counts as its fraction of a GPU. Times are UTC, rounded to whole hours. The prices of GPUs are
+    in the section `prices` of the policies file in force. xlsx is written to standard output: gputopo usage -o xlsx >
+    usage.xlsx
     """
     if output == "xlsx" and sys.stdout.isatty():
         raise click.UsageError("-o xlsx is no text: write it to a file, with > usage.xlsx")
@@ -109,7 +119,7 @@ async def _read(
     Args:
         server: The API server.
         driver_namespace: The driver's namespace, if the user names it.
-        file_policies: The policies of the user's file. None takes those in force.
+        file_policies: The policies of the user's file; None to use the policies in force.
         within: The hours to report on.
         by: Whose GPU time a row of the report sums up, for example ``tenant``.
         only: The only namespace to count; None for all.
@@ -136,13 +146,16 @@ async def _read(
         raise ClusterError(
             tenant_usage.refused
             or next((text for text in tenant_usage.unread if text != tenant_usage.trouble), "")
-            or f"{missing}: the controller writes it once a minute; is the driver there (--driver-namespace NAME)?"
+            or (
+                f"{missing}: the controller writes it once a minute. Check that the driver is in "
+                "this namespace, or write --driver-namespace NAME."
+            )
         )
     for trouble in tenant_usage.unread:
         warn(trouble)
     first_hour = min(tenant_usage.hours)
     if within.first < first_hour:
-        warn(f"nothing is kept of before {Period(first_hour, 0).as_texts()[0]}")
+        warn(f"there are no records from before {Period(first_hour, 0).as_texts()[0]}")
     tenants = tenant_usage.tenants(policies, {}, labels)
     tenant_of: Callable[[str], str] = tenants.of if policies.tenants else lambda name: f"namespace/{name}"
     return report(
@@ -152,10 +165,10 @@ async def _read(
 
 
 def document(found: Report) -> Document:
-    """Return what ``gputopo usage`` prints: GPU hours, idle hours and costs."""
+    """Return the output of ``gputopo usage``: GPU hours, idle hours and costs."""
     title = f"GPU hours from {found.begin} to {found.end}, counted until {found.counted_until} (UTC)"
     if not found.rows:
-        return view.report(Notes(lines=(Cell(title), Cell("nobody had any"))))
+        return view.report(Notes(lines=(Cell(title), Cell("no GPU time in this period"))))
     names = usage_files.heads(found)
     count = len(HEADS[found.by])
     columns = tuple(
@@ -168,7 +181,7 @@ def document(found: Report) -> Document:
 
 
 def _differs(found: Report) -> bool:
-    """Whether there is anything but whole GPUs."""
+    """Return whether the report has shares or slices, not only whole GPUs."""
     return bool(found.total.share_hours or found.total.slice_hours)
 
 

@@ -1,4 +1,7 @@
-"""The files of ``gputopo usage``: the report on GPU time as CSV and as a spreadsheet. No name becomes a formula."""
+"""The files of ``gputopo usage``: the report on GPU time as CSV and as a spreadsheet.
+
+Names are escaped, so that a spreadsheet program does not run them as formulas.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ def _has(report: Report, name: str) -> bool:
 def as_csv(report: Report) -> str:
     """Return the CSV file (RFC 4180) of a usage report, without its sum.
 
-    What a spreadsheet would take for a formula gets an apostrophe before it, as OWASP advises against CSV injection.
+    A text that a spreadsheet would take for a formula gets a leading apostrophe, as OWASP advises against CSV
+    injection.
     """
     text = io.StringIO(newline="")
     writer = csv.writer(text)
@@ -65,7 +69,7 @@ def as_xlsx(report: Report) -> bytes:
         import xlsxwriter
     except ImportError:
         raise click.ClickException(
-            "-o xlsx needs the package XlsxWriter: pip install 'gpu-topology-dra[cli]'; -o csv needs none"
+            "-o xlsx needs the package XlsxWriter. Run pip install 'gpu-topology-dra[cli]', or write -o csv."
         ) from None
     content = io.BytesIO()
     options = {
@@ -82,7 +86,10 @@ def as_xlsx(report: Report) -> bytes:
 
 
 def _write_rows(book: Any, report: Report, bold: Any) -> None:
-    """Write the sheet ``usage``: a head, the rows of a report, and their sum."""
+    """Write the sheet ``usage``: a head, the rows of a report, and their sum.
+
+    ``book`` is the Excel file, ``bold`` its format for heads.
+    """
     hours_format, money_format = book.add_format({"num_format": _HOURS}), book.add_format({"num_format": _MONEY})
     sheet = book.add_worksheet("usage")
     titles, name_columns = heads(report), len(HEADS[report.by])
@@ -109,7 +116,10 @@ def _write_rows(book: Any, report: Report, bold: Any) -> None:
 
 
 def _write_about(book: Any, report: Report, bold: Any) -> None:
-    """Write the sheet ``about``: the period of a report, and what its rows stand for."""
+    """Write the sheet ``about``: the period of a report, and what its rows stand for.
+
+    ``book`` is the Excel file, ``bold`` its format for heads.
+    """
     sheet = book.add_worksheet("about")
     facts = (
         ("from (UTC)", report.begin), ("to (UTC)", report.end), ("counted until (UTC)", report.counted_until),

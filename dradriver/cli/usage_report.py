@@ -32,7 +32,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU time of one tenant, namespace, workload, pod or product. All text in it is safe to print.
 
     Attributes:
-        key: The names that tell it apart, one for each of ``HEADS``.
+        key: The names that identify the row, such as namespace and workload, as listed in ``HEADS``.
         gpu_hours: GPU hours; a share or a MIG slice counts as its fraction of a GPU.
         whole_hours: GPU hours of whole GPUs.
         share_hours: GPU hours of shares.
@@ -180,12 +180,14 @@ def _workload(owner: str) -> str:
 def _seconds_of_hour(
     rows: dict[Bucket, float], detail: Detail | None, *, by_pod: bool
 ) -> Iterator[tuple[Bucket, str, float, float]]:
-    """Yield for each bucket of an hour, or for each of its pods: bucket, pod, GPU-seconds, idle GPU-seconds.
+    """Yield the GPU-seconds of an hour: bucket, pod, GPU-seconds, idle GPU-seconds.
+
+    A bucket is a namespace, owner, product and kind of GPU time.
 
     Args:
         rows: The GPU-seconds of each bucket in this hour.
         detail: Idle seconds and pods of this hour; None if they are not kept.
-        by_pod: Whether to divide buckets by pod. Seconds of no known pod follow with an empty pod name.
+        by_pod: Whether to divide buckets by pod. Then GPU-seconds of unknown pods follow with an empty pod name.
     """
     idle_of = {} if detail is None else detail.idle
     if not by_pod or detail is None:

@@ -1,4 +1,4 @@
-"""``gputopo verify``: checks of the driver, a cluster and its nodes, each with what to do if it fails."""
+"""``gputopo verify``: checks of the driver, a cluster and its nodes, each with a repair if it fails."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ from dradriver.cli.verifier import (
     webhook_checks,
 )
 from dradriver.cli.verifier.cluster_checks import Seen
-from dradriver.cli.verifier.driver_pods import SELECTOR
+from dradriver.cli.verifier.driver_pods import SELECTOR, WEBHOOK_SELECTOR
 from dradriver.cli.verifier.finding import Finding, Status, failed, warned, worst
 from dradriver.cluster.views.gone_node_views import GoneNode
+from dradriver.cluster.views.holder_names import Held, held_by
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
@@ -65,28 +66,32 @@ _VIEWER: Final = "ask for the chart's roles gpu-topology-viewer, which have all 
 
 
 class _Version(msgspec.Struct, rename="camel"):
-    """What an API server says of itself."""
+    """The version that an API server reports."""
 
     git_version: str = ""
 
 
 @click.command()
 @click.argument("node", required=False)
-@click.option("--this-machine", is_flag=True, help="Look at the hardware of this machine, which is NODE.")
-@click.option("--job", "as_job", is_flag=True, help="Print the Job that does so on NODE, for kubectl apply -f -.")
+@click.option("--this-machine", is_flag=True, help="Check the hardware of this machine, which is NODE.")
+@click.option(
+    "--job", "as_job", is_flag=True, help="Print a Job that checks the hardware of NODE, for kubectl apply -f -."
+)
 @click.option(
     "--driver-root", metavar="DIR", type=click.Path(path_type=Path),
-    help="With --this-machine: root of the file system that holds the NVIDIA driver, such as /run/nvidia/driver.",
+    help="With --this-machine: the root of the file system with the NVIDIA driver, for example /run/nvidia/driver.",
 )  # fmt: skip
 @click.option(
     "--host-root", metavar="DIR", type=click.Path(path_type=Path), default=Path("/"), show_default=True,
-    help="With --this-machine: where the host's files are.",
+    help="With --this-machine: the root of the host's files.",
 )  # fmt: skip
 @click.option(
     "--cdi-root", metavar="DIR", type=click.Path(path_type=Path), default=Path("/var/run/cdi"), show_default=True,
-    help="With --this-machine: where the container runtime looks for CDI specifications.",
+    help="With --this-machine: the folder in which the container runtime looks for CDI specifications.",
 )  # fmt: skip
-@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Where a pod is tried.")
+@click.option(
+    "-n", "--namespace", default="default", show_default=True, metavar="NAME", help="The namespace of the test pod."
+)
 @driver_namespace_option
 @allocating_driver_option
 @server_options
@@ -105,12 +110,13 @@ def verify(
     output: str,
     no_color: bool,
 ) -> None:
-    """Say of each thing that the driver needs PASS, WARN or FAIL, and what to do.
+    """Print PASS, WARN or FAIL for each thing that the driver needs, and what to do.
 
-    Without more the cluster is looked at, with NODE only that node of it. With --this-machine it is the hardware and
-    the container runtime of the machine that this runs on; with NODE also whether that node's slices tell of it.
+    By default the command checks the cluster; with NODE, only this node. With --this-machine it checks the hardware and
+    the container runtime of the machine on which it runs; with NODE also whether the node's slices describe this
+    machine.
 
-    Exit status: 0 nothing FAILs, 1 something does, 2 wrong usage, or it could not be looked at.
+    Exit status: 0 no FAIL, 1 a FAIL, 2 wrong usage, or the checks could not run.
     """
     if as_job and (this_machine or node is None):
         raise click.UsageError("--job: name the NODE to look at, and leave out --this-machine")
@@ -183,7 +189,7 @@ def _check_machine(
             else:
                 findings.append(machine_checks.against_slices(machine, _machine_of(slices), node, namespace))
         except TopologyError as error:
-            findings.append(failed("slices", str(error), "restart the node agent's pod, which writes its slices anew"))
+            findings.append(failed("slices", str(error), "restart the node agent's pod, which writes its slices again"))
         except DriverError as error:
             findings.append(warned("slices", f"they cannot be read: {error}", "the other checks need no API server"))
 
@@ -209,13 +215,13 @@ def _machine_of(slices: Iterable[ResourceSlice]) -> Machine | None:
 async def _check_cluster(
     server: ServerConfig, named_namespace: str | None, try_namespace: str, node: str
 ) -> list[Finding]:
-    """Check a cluster's nodes and the driver's parts.
+    """Check a cluster's nodes and the driver's components.
 
     Args:
         server: The API server.
         named_namespace: The driver's namespace, if the user names it; else it is looked for.
-        try_namespace: Where the creation of a pod is tried (dry run).
-        node: The only node to check. Empty checks all nodes, and the parts of the driver that belong to no node.
+        try_namespace: The namespace in which the creation of a pod is tried (dry run).
+        node: The only node to check. Empty checks all nodes, and the components of the driver that belong to no node.
 
     Raises:
         ClusterError: There is no such node, or the server does not let us read what the checks need.
@@ -226,11 +232,11 @@ async def _check_cluster(
         if node:
             nodes = [listed_node for listed_node in nodes if listed_node["metadata"]["name"] == node]
             if not nodes:
-                raise ClusterError(f"there is no node {node}; kubectl get nodes lists them")
+                raise ClusterError(f"the cluster has no node {node}. List the nodes: kubectl get nodes")
         classes: list[dict[str, Any]] = await cluster_reading.listed(client, server, DEVICE_CLASSES, dict)
         slices = await cluster_reading.listed(client, server, RESOURCE_SLICES, ResourceSlice)
         # None and no DaemonSets if not known; ``unread`` has a warning then.
-        gone_nodes, daemon_sets, unread = await _agents(client, server, driver_namespace, nodes, slices)
+        gone_nodes, holders, daemon_sets, unread = await _agents(client, server, driver_namespace, nodes, slices)
         agents_wanted = agent_checks.desired(daemon_sets)
         seen = Seen(
             nodes=nodes,
@@ -241,6 +247,7 @@ async def _check_cluster(
             namespace=driver_namespace,
             only=node,
             gone=gone_nodes,
+            used=holders,
             agents_wanted=agents_wanted,
             images_wanted=agent_checks.images(daemon_sets),
             server=await _server_version(client),
@@ -258,12 +265,18 @@ async def _check_cluster(
         stored = await policies_in_force.read(client, server, driver_namespace)
         used = await policies_checks.ask(client, seen.pods, driver_namespace)
         findings.append(policies_checks.finding(seen.leases, used, stored, driver_namespace))
+        findings += policies_checks.unmatched_selectors(stored.policies, cluster_checks.gpus_by_node(seen))
 
-        webhook_configurations: list[dict[str, Any]] = await cluster_reading.listed(
-            client, server, MUTATING_WEBHOOKS, dict
-        )
-        webhook_configurations += await cluster_reading.listed(client, server, VALIDATING_WEBHOOKS, dict)
+        webhook_configurations: list[dict[str, Any]] = []
+        for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+            # Other programs can have webhooks in the driver's namespace.
+            webhook_configurations += await cluster_reading.listed(
+                client, server, resource, dict, label_selector=WEBHOOK_SELECTOR
+            )
         findings += webhook_checks.certificates(webhook_configurations, driver_namespace, now=now)
+        findings += await webhook_checks.against_secret(
+            client, webhook_configurations, seen.pods, driver_namespace, now=now
+        )
         try:
             if webhook_checks.excludes(webhook_configurations, driver_namespace, try_namespace):
                 findings.append(webhook_checks.not_asked(try_namespace))
@@ -276,12 +289,12 @@ async def _check_cluster(
 
 
 async def _agent_admission(client: Client, server: ServerConfig, namespace: str, *, is_missing: bool) -> list[Finding]:
-    """Return the finding that Kubernetes cannot create node agents, if that is so.
+    """Return the finding that Kubernetes cannot create node agents; empty if it can.
 
     Args:
-        client: An entered client.
+        client: The API server's client, inside its ``async with`` block.
         server: The server, for messages.
-        namespace: The driver's.
+        namespace: The driver's namespace.
         is_missing: Whether the DaemonSet wants more pods than there are.
     """
     try:
@@ -302,18 +315,20 @@ async def _agent_admission(client: Client, server: ServerConfig, namespace: str,
 
 async def _agents(
     client: Client, server: ServerConfig, namespace: str, nodes: list[dict[str, Any]], slices: list[ResourceSlice]
-) -> tuple[tuple[GoneNode, ...] | None, list[dict[str, Any]], list[Finding]]:
-    """Return the nodes whose agent is gone, the DaemonSets of node agents, and warnings.
+) -> tuple[tuple[GoneNode, ...] | None, Held, list[dict[str, Any]], list[Finding]]:
+    """Return the nodes whose agent is gone, the users of devices, the DaemonSets of node agents, and warnings.
 
-    A warning says what the server does not let us read. The nodes are then None, and there is no DaemonSet.
+    A warning names objects that the user may not read. Then the nodes are None, and there are no users or DaemonSets.
     """
     node_names = {str(node["metadata"]["name"]) for node in nodes}
     gone_nodes: tuple[GoneNode, ...] | None = None
+    used: Held = {}
     daemon_sets: list[dict[str, Any]] = []
     warnings: list[Finding] = []
     try:
         claims = await cluster_reading.listed(client, server, RESOURCE_CLAIMS, cluster_reading.read_claim)
         gone_nodes = tuple(cluster_view.gone_views(slices, claims, is_node=node_names.__contains__))
+        used = held_by(claims, {})
     except ClusterError as error:
         warnings.append(warned("agents", f"whether a node lost its agent is not known: {error}", _VIEWER))
     try:
@@ -322,11 +337,11 @@ async def _agents(
         )
     except ClusterError as error:
         warnings.append(warned("node", f"how many node agents there should be is not known: {error}", _VIEWER))
-    return gone_nodes, daemon_sets, warnings
+    return gone_nodes, used, daemon_sets, warnings
 
 
 async def _server_version(client: Client) -> str:
-    """Return the version of the API server; empty if it does not say it to us."""
+    """Return the version of the API server; empty if it cannot be read."""
     try:
         body = await client.connection.request("GET", "/version", max_bytes=_VERSION_BYTES)
         return msgspec.json.decode(body, type=_Version).git_version
@@ -347,7 +362,7 @@ async def _job(server: ServerConfig, driver_namespace: str | None, node: str) ->
 
 
 def document(findings: Sequence[Finding]) -> Document:
-    """Return what ``gputopo verify`` prints: the findings with their cures, the worst first, and their counts."""
+    """Return the output of ``gputopo verify``: the findings with their repairs, the worst first, and their counts."""
     order = (Status.FAIL, Status.WARN, Status.PASS)
     rows = tuple(
         (
@@ -364,5 +379,5 @@ def document(findings: Sequence[Finding]) -> Document:
 
 
 def data(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the findings of ``gputopo verify`` for programs."""
+    """Return the findings of ``gputopo verify`` as JSON and YAML data."""
     return {"status": worst(findings).value, "findings": [msgspec.to_builtins(finding) for finding in findings]}

@@ -2,13 +2,13 @@
 
 main        the process: reads options, leads, runs the controller
 controller  starts the reflectors, the worker and the features
-audit       compares the cluster cache with what the reflectors show
-features    what a cluster may do without: caps, reservations, idle pods, usage
-loop     sees what changed, looks at waiting workloads in their order, runs periodic work
-owners   objects that make pods (Job, JobSet): reads, suspends and resumes them; evicts pods
-writing  writes to the API server, and what follows from each answer
-steps    what a pod or a gang needs next; pure functions
-placing  which GPUs, nodes and NICs; whom to preempt; what to reserve; no I/O
-reading  objects that are read only when a waiting pod names them
-metrics  metrics of the controller
+audit       compares the cluster cache with the reflectors' stores
+features    optional features: caps, reservations, idle pods, usage
+loop        processes changes, serves waiting workloads in their order, runs periodic work
+owners      owners of pods (Job, JobSet): reads, suspends and resumes them; evicts pods
+writing     writes to the API server, and handles the answers
+steps       decides what a pod or a gang needs next; pure functions
+placing     chooses GPUs, nodes and NICs, workloads to preempt, and sets to reserve; no I/O
+reading     reads objects only when a waiting pod names them
+metrics     metrics of the controller
 """

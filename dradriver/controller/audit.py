@@ -1,7 +1,7 @@
-"""Whether the books are what the reflectors show: computed anew every minute, a slice at a time, and mended.
+"""Audit of the cluster cache: compares it with the reflectors' stores every minute, and corrects differences.
 
-The picture keeps its books by small steps, and what an error in this program keeps from being taken in is gone for
-good: a GPU would stay held, or free, until a restart.
+Each change of an object updates a part of the cluster cache. If a bug skips an update, a GPU would count as used, or as
+free, until a restart. The audit lets other tasks of the event loop run every few milliseconds. ``Controller`` runs it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,19 @@ Shown = Sequence[tuple[Resource, Mapping[Key, Any]]]
 
 
 class Audit:
-    """Compares the picture with what it is made from. Between two awaits both are of the same moment."""
+    """Compares the cluster cache with the stores of the reflectors that fill it.
+
+    A reflector updates its store and the cluster cache without an ``await`` in between. So code without an ``await``
+    can compare both: they show the same moment.
+    """
 
     def __init__(self, picture: Picture, shown: Shown) -> None:
-        """``shown`` are the live stores of all reflectors that fill the picture."""
+        """Make an audit.
+
+        Args:
+            picture: The cluster cache.
+            shown: The live stores of all reflectors that fill the cluster cache, each with its API resource.
+        """
         self._picture = picture
         self._shown = shown
         self._found = 0  # differences that the running audit has found so far
@@ -55,7 +64,7 @@ class Audit:
             await self.look()
 
     async def look(self) -> int:
-        """Audit the whole cluster cache once, and put right what differs. Returns how many differences there were."""
+        """Audit the whole cluster cache once and correct it; return the number of differences."""
         self._found = 0
         for check in (
             self._objects, self._claim_users, self._holders, self._nics, self._channels, self._usage, self._foreign,
@@ -63,17 +72,23 @@ class Audit:
         ):  # fmt: skip
             await check()
         if self._found > _MOST_LINES:
-            logger.error("the books differed from what the API server showed in %d places; put right", self._found)
+            logger.error(
+                "The audit found %d differences between the cluster cache and the API server, and corrected them.",
+                self._found,
+            )
         return self._found
 
     def _of(self, resource: Resource) -> list[Mapping[Key, Any]]:
-        """Return the stores of all reflectors of a resource. Only ResourceSlices have several."""
+        """Return the stores of all reflectors of one API resource.
+
+        Only ResourceSlices have several reflectors: one for each driver.
+        """
         return [store for kind, store in self._shown if kind is resource]
 
     # What the reflectors show, object by object.
 
     async def _objects(self) -> None:
-        """Compare each object in the cluster cache with what the reflectors have stored."""
+        """Compare each object in the cluster cache with the same object in the reflectors' stores."""
         await self._claims()
         await self._pods()
         await self._nodes()
@@ -110,7 +125,11 @@ class Audit:
                 self._differs("nodes", key, partial(picture.node_changed, self._change(key, None, stored.get(key))))
 
     async def _gpu_slices(self) -> None:
-        """Compare ResourceSlices of GPUs: one can be in the stores of several reflectors, or in none of them."""
+        """Compare ResourceSlices of GPUs with the cluster cache.
+
+        Several reflectors can have the same slice. If no reflector has a slice, the cluster cache must not have it
+        either.
+        """
         picture, stores = self._picture, self._of(RESOURCE_SLICES)
         pool_of = {("", name): piece.pool for name, piece in picture.offered.slices().items()}
         pool_of |= {
@@ -131,7 +150,17 @@ class Audit:
         known_of: Callable[[str], S | None],
         changed: Callable[[Change[S]], None],
     ) -> None:
-        """Compare slices of a kind that is kept as it is published: all of these names, and all that are shown."""
+        """Compare the slices of one kind with the cluster cache.
+
+        Only for slices that the cluster cache stores unchanged. Slices of GPUs are stored without tainted devices
+        (``_gpu_slices``).
+
+        Args:
+            kind: The record type of the slices.
+            names: The names of the slices in the cluster cache.
+            known_of: Returns the cluster cache's slice with a given name; None if there is none.
+            changed: Updates the cluster cache. It is called with a change from the wrong slice to the right one.
+        """
         stores = self._of(RESOURCE_SLICES)
         offered = {key: None for store in stores for key, one in store.items() if isinstance(one, kind)}
         async for key in _in_slices(_union(offered, (("", name) for name in names))):
@@ -150,23 +179,23 @@ class Audit:
         async for key in _in_slices(tuple(pods)):
             claim = claim_key(pods[key]) if key in pods else None
             if claim is not None and not claimants.has(claim, key):
-                self._differs("claimants", key, partial(claimants.put, claim, key))
+                self._differs("claim users", key, partial(claimants.put, claim, key))
         async for claim, key in _in_slices(claimants.every()):
             if claimants.has(claim, key) and (key not in pods or claim_key(pods[key]) != claim):
-                self._differs("claimants", key, partial(claimants.put, claim, key))
+                self._differs("claim users", key, partial(claimants.put, claim, key))
         async for claim in _in_slices(claimants.led()):
             if claimants.misled(claim):
-                self._differs("claimants", claim, partial(claimants.forget_lead, claim))
+                self._differs("claim users", claim, partial(claimants.forget_lead, claim))
 
     async def _holders(self) -> None:
         picture, holds = self._picture, self._picture.inventory.holds
         async for key in _in_slices(_union(picture.claims, picture.accounts.intended(), holds.claims())):
             held = picture.held(key)
             if holds.of(key) != held or not holds.sound(key):
-                self._differs("holders", key, partial(picture.inventory.hold_anew, key, held))
+                self._differs("allocations", key, partial(picture.inventory.hold_anew, key, held))
         async for device in _in_slices(holds.devices()):
             for key in [one for one in holds.holders(device) if device not in holds.of(one)]:
-                self._differs("holders", key, partial(picture.inventory.hold_anew, key, picture.held(key)))
+                self._differs("allocations", key, partial(picture.inventory.hold_anew, key, picture.held(key)))
 
     async def _nics(self) -> None:
         picture, nics = self._picture, self._picture.nics
@@ -176,15 +205,21 @@ class Audit:
                 self._differs("NICs", key, partial(nics.hold_anew, key, held))
 
     async def _channels(self) -> None:
-        """Compare which claims have NVLink channels; those that pods take are compared with the pods' usage."""
+        """Compare the NVLink channels in each claim with the cluster cache's list of channels by claim.
+
+        ``_usage`` compares the channels that pods use.
+        """
         claims, channels = self._picture.claims, self._picture.channels
         async for key in _in_slices(_union(claims, channels.of_claim)):
             given = claims[key].channels if key in claims else ()
             if channels.of_claim.get(key, ()) != given:
-                self._differs("holders", key, partial(channels.recount_claim, key))
+                self._differs("allocations", key, partial(channels.recount_claim, key))
 
     async def _usage(self) -> None:
-        """Compare what pods take from nodes with the cluster cache, by pod and by node."""
+        """Count again what pods use of their nodes, and correct the cluster cache's sums.
+
+        The resources are CPU, memory and so on, and the NVLink channels that pods use.
+        """
         nodes, usage_of_ours = self._picture.nodes, self._picture.node_usage
 
         # 1. Count again what each of our pods takes from its node, and its NVLink channel. ``recount`` also corrects
@@ -222,7 +257,10 @@ class Audit:
                 self._differs("usage", ("", name), correct=partial(nodes.set_used, name, amounts))
 
     async def _foreign(self) -> None:
-        """Compare where foreign pods are, by labels and host ports, with what the API server shows."""
+        """Compare foreign pods' nodes, labels and host ports with the reflectors' stores.
+
+        A foreign pod is one that the controller does not place.
+        """
         (shown_pods,) = self._of(PODS)
         neighbours, counted = self._picture.neighbours, ForeignPods()
         async for key in _in_slices(tuple(shown_pods)):
@@ -251,33 +289,45 @@ class Audit:
         for namespace in gpu_time.recharge():
             self._differs("gpu time", (namespace, ""))
 
-    def _differs(self, book: str, key: Key, correct: Callable[[], object] | None = None) -> None:
-        """Log a difference, and correct it at once, because what was compared may change later.
+    def _differs(self, record: str, key: Key, correct: Callable[[], object] | None = None) -> None:
+        """Log a difference, and correct it at once.
+
+        The correction cannot wait: the compared objects may change at the next ``await``.
 
         Args:
-            book: The figure that differs, for the log and the metric.
+            record: The part of the cluster cache that differs, such as ``claims``, for the log and as the metric's
+                label.
             key: Namespace and name of the object.
-            correct: Corrects the figure; None if the comparison has corrected it.
+            correct: Corrects the cluster cache; None if the comparison itself has corrected it.
         """
-        metrics.DIFFERENCES.labels(book).inc()
+        metrics.DIFFERENCES.labels(record).inc()
         self._found += 1
         if self._found <= _MOST_LINES:
-            logger.error("%s of %s are not what the API server shows; put right", book, "/".join(filter(None, key)))
+            logger.error(
+                "Cluster cache, %s of %s: different from the API server. The audit corrected it.",
+                record,
+                "/".join(filter(None, key)),
+            )
         try:
             if correct is not None:
                 correct()
         except Exception:
             if self._found <= _MOST_LINES:
-                logger.exception("%s of %s: an error in this program", book, "/".join(key))
+                logger.exception(
+                    "Cluster cache, %s of %s: the audit failed with an internal error.", record, "/".join(key)
+                )
 
 
 def _union(first: Mapping[K, object], *others: Iterable[K]) -> list[K]:
-    """Return the keys of all of these, each once."""
+    """Return the keys of ``first`` and of all ``others``, each once."""
     return [*first, *dict.fromkeys(key for some in others for key in some if key not in first)]
 
 
 async def _in_slices(keys: Collection[K]) -> AsyncIterator[K]:
-    """Yield keys, and let others have the loop between them; what a key is of may be gone by then."""
+    """Yield keys; let other tasks run after every ``SLICE_S`` seconds of work.
+
+    So an object can be deleted before its key is yielded.
+    """
     clock = asyncio.get_running_loop().time
     until = clock() + SLICE_S
     for number, key in enumerate(keys):
@@ -288,11 +338,12 @@ async def _in_slices(keys: Collection[K]) -> AsyncIterator[K]:
 
 
 def _add(sums: dict[str, collections.Counter[str]], entry: object, only: Collection[str] | None = None) -> None:
-    """Add what a pod takes to the sum of its node.
+    """Add the CPU, memory and so on that a pod uses to its node's sum.
 
     Args:
         sums: The sums, by node.
-        entry: A foreign pod, or the node and amounts of one of ours. Anything else is ignored, as are our own pods.
+        entry: A foreign pod, or for a pod with GPUs of this driver a tuple of its node and amounts. Other types are
+            ignored.
         only: The nodes to add to; None for all.
     """
     if isinstance(entry, Foreign):
@@ -313,5 +364,8 @@ def _count(foreign_pods: ForeignPods, entry: object) -> None:
 
 
 def _without_zeros(total: Mapping[str, int] | None) -> Amounts:
-    """Return a sum without the resources of which nothing is taken, as the cluster cache stores it."""
+    """Return ``total``, a node's sums, without resources whose amount is 0; empty for None.
+
+    The cluster cache stores the sums in this form.
+    """
     return {resource: amount for resource, amount in (total or {}).items() if amount}

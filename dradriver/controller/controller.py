@@ -1,4 +1,7 @@
-"""The controller: reflectors that keep the picture of the cluster, and the worker that acts on it while it leads."""
+"""The controller: reflectors that fill the cluster cache, and the worker that acts on it while this replica leads.
+
+``controller/main.py`` makes and runs it.
+"""
 
 from __future__ import annotations
 
@@ -56,13 +59,13 @@ RULES_S: Final = 5.0  # whoever may not read rules has none; without them pods a
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A kind of object that the picture is made from.
+    """A kind of object from which the cluster cache is filled.
 
     Attributes:
-        resource: The kind.
-        read: What is kept of such an object's JSON.
-        changed: What takes a change in.
-        fields: A field selector.
+        resource: The API resource.
+        read: Returns the record to keep, given the JSON of an object.
+        changed: Updates the cluster cache after a change of an object.
+        fields: The field selector of list and watch; None for all objects.
     """
 
     resource: Resource
@@ -72,10 +75,11 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def sources() -> tuple[Source, ...]:
-    """Return the kinds of objects that the controller follows, whosever devices are handed out.
+    """Return the kinds of objects that the controller follows.
 
-    Slices are watched driver by driver, our own for the machines, and those of ComputeDomains, which have two devices a
-    node: others, of network cards, have thousands.
+    There is one entry for each driver whose ResourceSlices are followed: this driver, the driver that allocates the
+    GPUs, and the driver of ComputeDomains (two devices for each node). Slices of network cards are not included,
+    because they have thousands of devices (``NicSlices``).
     """
     return (
         Source(PODS, pod_records.read, Picture.pod_changed),
@@ -94,7 +98,10 @@ def sources() -> tuple[Source, ...]:
 
 
 class Controller:
-    """Reflectors run in every replica, so that a standby takes over with a picture that is up to date."""
+    """Runs the reflectors in every replica, and the worker in the leader only.
+
+    So a standby replica has an up-to-date cluster cache when it becomes the leader.
+    """
 
     def __init__(
         self,
@@ -108,15 +115,16 @@ class Controller:
         clock: ServerClock | None = None,
         tells_nvsentinel: bool = False,
     ) -> None:
-        """Make a controller that knows nothing yet.
+        """Make a controller with an empty cluster cache.
 
         Args:
             client: The API server.
             deadlines: How long to wait for the scheduler, for pods and for claims.
-            recorders: Write Events; None for no Events.
-            suspendable: Kinds of owners that the controller may suspend.
-            tables: Makes the tables of machines outside the loop; None to make them in the loop.
-            features: What an administrator sets of features.
+            recorders: The functions that write Events; None for no Events.
+            suspendable: Kinds of owners, such as Job, that the controller may suspend to end their pods.
+            tables: Computes the sets of GPUs that pods can get on each type of machine outside the event loop; None to
+                compute them in the loop.
+            features: The administrator's settings of features.
             clock: Gives the time by which GPU time is counted; None for this machine's clock.
             tells_nvsentinel: Whether pods that get GPUs also get NVSentinel's annotation.
         """
@@ -163,7 +171,7 @@ class Controller:
         )
 
     def follow(self, policies: Policies) -> None:
-        """Have the controller choose and order by these policies from now on."""
+        """Use these policies from now on, to choose GPUs and to order workloads."""
         self.worker.picture.weights = policies.preference
         self.worker.picture.nodes.spot_labels = policies.spot.labels
         self.worker.picture.nccl_changed(policies.nccl.version)
@@ -198,7 +206,11 @@ class Controller:
             tasks.create_task(always(self.audit.run))
 
     async def work(self) -> None:
-        """Lead as the controller of the cluster until cancelled. One replica at a time should; two do no harm."""
+        """Lead as the controller of the cluster until cancelled.
+
+        Only one replica leads at a time. If two lead for a moment, they do no harm: the API server refuses outdated
+        writes.
+        """
         await self.synced()
         await self._catch_up()
         if self._clock is not None:
@@ -233,9 +245,10 @@ class Controller:
             self._seats.wake()
 
     async def _catch_up(self) -> None:
-        """Read all claims anew: what the predecessor promised last may not have been seen yet.
+        """Read all claims again before this replica leads.
 
-        Everything else that is old is found out by writing: a patch names the pod's version.
+        The reflectors may not have shown the last claims of the previous leader yet. Other stale objects do no harm:
+        each patch names the pod's version, and the API server refuses an outdated version.
         """
         while True:
             try:
@@ -244,5 +257,5 @@ class Controller:
                         await reflector.refresh(REFRESH_S)
                 return
             except DriverError as error:
-                logger.warning("before acting as leader: %s; trying again", error)
+                logger.warning("This replica has the lease and cannot start to lead: %s. It tries again.", error)
                 await asyncio.sleep(1.0)

@@ -32,7 +32,7 @@ class Options(options.Common):
 
 
 def main(argv: list[str]) -> int:
-    """Run the controller's main process until it is told to stop and return its exit status."""
+    """Run the controller process until it is stopped, and return its exit status."""
     args = parse(argv)
     from dradriver.process import run  # late, so that --help is fast
 
@@ -40,7 +40,9 @@ def main(argv: list[str]) -> int:
 
 
 async def serve(args: Options) -> None:
-    """Run the controller process until cancelled: watch, take part in the election, lead.
+    """Run the controller process until cancelled.
+
+    It watches objects, takes part in the leader election, and works while it is the leader.
 
     Raises:
         ConfigError: The API server's address or credentials cannot be read.
@@ -140,7 +142,7 @@ def parse(argv: list[str]) -> Options:
         "--policies-configmap",
         default="",
         metavar="NAME",
-        help="ConfigMap of --policies, to be watched, and for Events about a bad one; default: the file alone",
+        help=("ConfigMap of --policies, to be watched, and for Events about a bad one. Default: only the file"),
     )
     parser.add_argument("--lease-duration", type=int, default=15, metavar="S", help="default 15")
     parser.add_argument("--renew-deadline", type=float, default=10, metavar="S", help="default 10")
@@ -162,7 +164,7 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument(
         "--end-idle",
         action="store_true",
-        help="warn and end pods with gpu.topology/idle-timeout whose GPUs do nothing; default: they are only told",
+        help=("warn and end pods with gpu.topology/idle-timeout whose GPUs are idle. Default: only report them"),
     )
     parser.add_argument(
         "--suspendable",

@@ -1,4 +1,4 @@
-"""What the controller counts."""
+"""The metrics of the controller."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.kube.labelled_metrics import Amounts, Labelled, Spans, Totals
 from dradriver.reason import Cause
 
-PART: Final = "part"
-ALONE: Final = "single"  # in place of a level: one GPU talks to nobody
+FRACTION: Final = "fraction"
+ALONE: Final = "single"  # in place of a level: one GPU has no link to another one
 _SIZES: Final = (1, 2, 4, 8, 16)
 _GPUS: Final = (*map(str, _SIZES), "more")
 _SETS: Final = _GPUS[1:]
@@ -24,20 +24,25 @@ _NODES: Final = 100
 _PRODUCT: Final = "of GPUs, as machines name them"
 _NAMESPACE: Final = "of claims"
 _KIND: Final = "whole, share, slice"
-_BY_SIZE: Final = f"{', '.join(_GPUS)}: as many GPUs or the next larger of these numbers; {PART} for parts of GPUs"
+_BY_SIZE: Final = (
+    f"{', '.join(_GPUS)}: as many GPUs or the next larger of these numbers; {FRACTION} for shares and MIG slices"
+)
 
 
 def size(gpus: int) -> str:
-    """Return a metric's label for a number of GPUs: the next of 1, 2, 4, 8 and 16, or ``more``."""
+    """Return the metric label for a number of GPUs: ``4`` for 3 or 4 GPUs.
+
+    The label is the smallest of 1, 2, 4, 8 and 16 that is at least ``gpus``; above 16, it is ``more``.
+    """
     return next((word for one, word in zip(_SIZES, _GPUS, strict=False) if gpus <= one), _GPUS[-1])
 
 
 PLACEMENTS: Final = Labelled(
     Counter,
     "gpu_topology_placements_total",
-    "Pods whose gate was lifted, by the level their GPUs reach, and by how many; part for parts of GPUs.",
-    level=[*(level.value for level in Level), PART],
-    gpus=(*_GPUS, PART),
+    "Pods whose scheduling gate was removed, by the slowest link and the number of their GPUs, or fraction.",
+    level=[*(level.value for level in Level), FRACTION],
+    gpus=(*_GPUS, FRACTION),
 )
 PREFERENCES: Final = Labelled(
     Counter,
@@ -72,20 +77,21 @@ WAITED: Final = Spans(
     gpus=_BY_SIZE,
 )
 PROMISES_KEPT: Final = Counter(
-    "gpu_topology_promises_kept_total", "Claims that the scheduler gave the GPUs that were chosen for them."
+    "gpu_topology_tentative_placements_kept_total",
+    "Claims for which the scheduler allocated the GPUs of the tentative placement.",
 )
 LEADER: Final = Gauge("gpu_topology_controller_leads", "1 in the replica that leads, 0 in one that stands by.")
 _COUNTED: Final = "every half minute; none in a replica that stands by."
 GPUS: Final = Amounts(
     "gpu_topology_gpus",
-    f"GPUs by product and what becomes of them (docs/monitoring.md), {_COUNTED}",
+    f"GPUs by product and state (docs/tasks/monitoring.md), {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
     state=", ".join(STATES),
 )
 HELD: Final = Amounts(
-    "gpu_topology_gpus_held",
-    f"GPUs that claims have been given, parts as fractions, {_COUNTED}",
+    "gpu_topology_gpus_allocated",
+    f"GPUs that are allocated to claims, shares and MIG slices as fractions, {_COUNTED}",
     most=_NAMESPACES,
     namespace=_NAMESPACE,
     product=_PRODUCT,
@@ -93,22 +99,22 @@ HELD: Final = Amounts(
 )
 GPU_SECONDS: Final = Totals(
     "gpu_topology_gpu_seconds_total",
-    "GPU-seconds that claims have had, parts as fractions; counted on by whoever leads.",
+    "GPU-seconds of claims. Shares and MIG slices count as fractions. Each new leader continues the count.",
     most=_NAMESPACES,
     namespace=_NAMESPACE,
     product=_PRODUCT,
     kind=_KIND,
 )
 PART_GPUS: Final = Amounts(
-    "gpu_topology_gpus_in_parts",
+    "gpu_topology_gpus_in_fractions",
     f"GPUs that have shares or MIG slices on them, {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
     kind="share, slice",
 )
 PART_USED: Final = Amounts(
-    "gpu_topology_gpus_in_parts_used",
-    f"How many GPUs the shares and MIG slices come to that claims have been given, {_COUNTED}",
+    "gpu_topology_gpus_in_fractions_used",
+    f"How many GPUs the allocated shares and MIG slices amount to, {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
     kind="share, slice",
@@ -122,7 +128,7 @@ PRICES: Final = Amounts(
 )
 AGENT_GONE: Final = Amounts(
     "gpu_topology_agent_gone_devices",
-    f"Devices that claims hold on a node that publishes no ResourceSlice of this driver any more, {_COUNTED}",
+    f"Devices allocated to claims on a node that no longer publishes a ResourceSlice of this driver, {_COUNTED}",
     most=_NODES,
     node="of the devices",
 )
@@ -136,7 +142,7 @@ FREE_SETS: Final = Amounts(
 )
 FREE_WHOLE: Final = Amounts(
     "gpu_topology_gpus_free_whole",
-    f"GPUs that may be had whole now, on nodes that take new pods, {_COUNTED}",
+    f"GPUs that are free as whole GPUs, on nodes that take new pods, {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
 )
@@ -156,34 +162,41 @@ LARGEST_GANG: Final = Amounts(
 WAITING_FOR: Final = Labelled(
     Gauge,
     "gpu_topology_waiting_pods_by_cause",
-    f"Pods that wait, by what keeps them (docs/monitoring.md), {_COUNTED}",
+    f"Pods that wait, by what keeps them (docs/tasks/monitoring.md), {_COUNTED}",
     cause=[cause.value for cause in Cause],
+)
+OLDEST_WAITING: Final = Gauge(
+    "gpu_topology_oldest_waiting_pod_timestamp_seconds",
+    "When the pod was created that waits longest, as Unix time. It is 0 if no pod waits. Pods that were handed over to "
+    f"kube-scheduler do not count, {_COUNTED}",
 )
 WAITING: Final = Gauge(
     "gpu_topology_waiting_pods", "Pods that wait for a place; those of a gang, which wait together, count as one."
 )
-_WHO: Final = "a tenant of the policies file, or namespace/NAME of a namespace that is none's"
+_WHO: Final = "a tenant of the policies file, or namespace/NAME of a namespace without a tenant"
 TENANT_GPUS: Final = Amounts(
     "gpu_topology_tenant_gpus",
-    "GPUs that claims of each tenant hold, parts as fractions, once a minute; none in a replica that stands by.",
+    "Allocated GPUs of each tenant with fractions, measured once a minute. A replica that stands by has none.",
     most=100,
     tenant=_WHO,
 )
 TENANT_USAGE: Final = Amounts(
     "gpu_topology_tenant_gpu_hours",
-    "GPU-hours that each tenant has used, decayed, once a minute; none in a replica that stands by.",
+    "GPU-hours that each tenant has used, measured once a minute. Older hours count less. A replica that stands by "
+    "has none.",
     most=100,
     tenant=_WHO,
 )
 TENANT_CAP: Final = Amounts(
     "gpu_topology_tenant_cap_gpus",
-    "GPUs of all products together that each tenant with such a cap may have; none in a replica that stands by.",
+    "GPUs of all products together that each tenant with such a cap may have. A replica that stands by has none.",
     most=100,
     tenant="a tenant of the policies file",
 )
 SEVERAL_TENANTS: Final = Gauge(
     "gpu_topology_namespaces_of_several_tenants",
-    "Namespaces that several tenants of the policies file claim by their labels; the first of them has it.",
+    "Namespaces that several tenants of the policies file claim by their labels. The first of these tenants has the "
+    "namespace.",
 )
 RESERVED: Final = Gauge(
     "gpu_topology_reserved_gpus", "GPUs that are reserved for pods that wait; 0 in a replica that stands by."
@@ -192,21 +205,22 @@ RESERVED_IDLE: Final = Counter(
     "gpu_topology_reserved_idle_gpu_seconds_total", "GPU-seconds that reserved GPUs have stood idle."
 )
 ASIDE: Final = Gauge(
-    "gpu_topology_nodes_without_tables", "Nodes that nothing is placed on until their kind of machine is assessed."
+    "gpu_topology_nodes_without_tables",
+    "Nodes that get no pods until the controller has computed the tables of their machine type.",
 )
 BARRIER: Final = Gauge(
     "gpu_topology_gang_barrier",
-    "1 where seats keep pods of gangs from being bound before all have their places; 0 in a replica that stands by.",
+    "1 if gang barrier devices keep the pods of a gang unbound until all are placed. 0 in a replica that stands by.",
 )
 DURATION: Final = Histogram(
     "gpu_topology_placement_duration_seconds",
-    "From taking a gated pod up to its gate being lifted, in the attempt that succeeded.",
+    "From taking a gated pod up to the removal of its scheduling gate, in the attempt that succeeded.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
 WITHDRAWALS: Final = Labelled(
     Counter,
-    "gpu_topology_promises_withdrawn_total",
-    "Claims that were taken back before the scheduler gave them GPUs, by cause.",
+    "gpu_topology_tentative_placements_revoked_total",
+    "Tentative placements of claims that were revoked before the scheduler allocated the GPUs, by cause.",
     cause=[cause.value for cause in WithdrawReason],
 )
 GANGS: Final = Labelled(
@@ -217,23 +231,24 @@ GANGS: Final = Labelled(
 )
 GANG_START: Final = Histogram(
     "gpu_topology_gang_start_duration_seconds",
-    "From the last pod of a gang being there to its start: all have their seats, or without seats one is bound.",
+    "From the creation of a gang's last pod to its start: all are allocated, or without a barrier one is bound.",
     buckets=(0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200, 43200),
 )
 GIVEN_BACK: Final = Labelled(
     Counter,
-    "gpu_topology_gangs_given_back_total",
-    "Times that claims of a gang that had not started were taken back together, by cause.",
+    "gpu_topology_gangs_released_total",
+    "Times that the claims of a gang that had not started were released together, by cause.",
     cause=[cause.value for cause in WithdrawReason],
 )
 IDLE_ENDED: Final = Counter(
     "gpu_topology_idle_ended_pods_total", "Pods that were ended because their GPUs did nothing."
 )
 PREEMPTIONS: Final = Counter(
-    "gpu_topology_preemptions_total", "Places that were promised to pods or gangs for whom others had to end."
+    "gpu_topology_preemptions_total", "Tentative placements of pods or gangs for which others had to end."
 )
 PREEMPTED_UNITS: Final = Counter(
-    "gpu_topology_preempted_units_total", "Pods alone, and gangs, that had to end for others of higher priority."
+    "gpu_topology_preempted_workloads_total",
+    "Workloads (single pods and gangs) that had to end for others of higher priority.",
 )
 PREEMPTED_PODS: Final = Counter(
     "gpu_topology_preempted_pods_total", "Pods that were evicted for others; those of suspended owners go by these."
@@ -245,6 +260,18 @@ PREEMPTION_REFUSALS: Final = Counter(
 DIFFERENCES: Final = Labelled(
     Counter,
     "gpu_topology_audit_differences_total",
-    "Entries of the controller's books that were not what the API server shows, and were put right: an error in it.",
-    book=("claims", "pods", "nodes", "slices", "claimants", "holders", "NICs", "usage", "free", "gpu time", "shares"),
+    "Entries of the controller's accounting that differed from the API server and were corrected: a bug of it.",
+    record=(
+        "claims",
+        "pods",
+        "nodes",
+        "slices",
+        "claim users",
+        "allocations",
+        "NICs",
+        "usage",
+        "free",
+        "gpu time",
+        "shares",
+    ),
 )

@@ -1,23 +1,23 @@
-"""Talking to the API server.
+"""The client of the Kubernetes API server.
 
-client      one method a verb
-connection  requests and answers as they come, with the token
-http        aiohttp, without the system's certificates
+client      the client: one method for each verb
+connection  sends requests with the token, and streams answers
+http        imports aiohttp without loading the system's certificates
 resources   the kinds of objects and their paths
 codec       decodes JSON into dicts and structs, and encodes it
-isolated    objects read one by one, so that an odd one stops no other
+isolated    decodes objects one by one, so that an unreadable one does not stop the others
 stream_lines  the lines of a streamed answer
-errors      what the API server refused, or that it gave no answer
-config      where the API server is: a kubeconfig, or the pod's service account
+errors      errors: the API server refused a request, or gave no answer
+config      the address and credentials of the API server: from a kubeconfig, or the pod's service account
 reflector   a live copy of all objects of one kind
-optional_reflector  a reflector of a kind that not every server has
-store       what a reflector keeps, and how it tells of changes
+optional_reflector  a reflector for a kind that not every server has
+store       the objects that a reflector keeps, and its calls about changes
 server_clock  the time by the API server's clock
 backoff     how long to wait after failures
-workqueue   objects that want work: namespaces side by side, pauses after failures
-leader      leader election on a Lease
-leader_thread  leader election in a thread of its own, so that a busy loop costs no lease
-event_recorder  Events about objects, each text counted once
-labelled_metrics  metrics with labels of known words
+workqueue   a queue of objects to work on: namespaces in parallel, pauses after failures
+leader      leader election with a Lease
+leader_thread  leader election in its own thread, so that a busy loop does not lose the lease
+event_recorder  Events about objects; a repeated Event is counted
+labelled_metrics  metrics whose labels have known values
 metrics     the reflectors' metrics
 """

@@ -1,4 +1,4 @@
-"""How long to leave alone what failed: twice as long each time, up to a longest wait."""
+"""The backoff after failures: the wait doubles with each failure, up to a longest wait."""
 
 from __future__ import annotations
 
@@ -9,5 +9,11 @@ _DOUBLINGS: Final = 32  # more would leave the range of floats for who fails for
 
 
 def wait_s(times: int, *, first_s: float, longest_s: float) -> float:
-    """Return the seconds of backoff after so many failures before this one: ``first_s`` if there was none."""
+    """Return the wait before the next attempt, in seconds; it doubles with each failure.
+
+    Args:
+        times: The number of earlier failures; after none the wait is ``first_s``.
+        first_s: The shortest wait, in seconds.
+        longest_s: The longest wait, in seconds.
+    """
     return min(first_s * 2.0 ** min(times, _DOUBLINGS), longest_s)

@@ -1,5 +1,8 @@
 # ruff: noqa: A002 - `type` is what msgspec and every caller call it
-"""A client of the API server: one method a verb, objects as dicts or as the structs that the caller names."""
+"""A client of the API server with one method for each verb.
+
+Objects are dicts, or structs of a type that the caller names.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ Object = Mapping[str, Any]
 
 
 class PatchKind(enum.Enum):
-    """A patch's content type."""
+    """The content type of a patch."""
 
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
@@ -61,15 +64,16 @@ class _Kinds(msgspec.Struct):
 
 
 class Client:
-    """An API server, spoken to over kept-alive connections; an async context manager.
+    """A client of one API server over kept-alive connections; an async context manager.
 
-    Nothing is retried here but a request whose token was replaced while it was under way. Every method may raise
-    ``ApiError`` when the server refuses (``Unreadable`` when its answer is an object that cannot be read),
-    ``Unreachable`` when it gives no answer within ``timeout_s`` and ``ConfigError`` when the token's file cannot be
-    read.
+    The client does not retry, except a request whose token was replaced while it was sent. Every method can raise:
+
+    - ``ApiError`` if the server refuses (``Unreadable`` if it answers with an object that cannot be decoded),
+    - ``Unreachable`` if it does not answer within ``timeout_s``,
+    - ``ConfigError`` if the token's file cannot be read.
 
     Attributes:
-        connection: Sends requests and gives answers as they come.
+        connection: Sends requests and streams answers.
     """
 
     def __init__(self, config: ServerConfig, *, user_agent: str, timeout_s: float = 30) -> None:
@@ -90,7 +94,10 @@ class Client:
         namespace: str | None = None,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Return one object that the client gets from the API server."""
+        """Return one object from the API server, decoded into ``type``.
+
+        If the object does not exist, an ``ApiError`` with ``not_found`` is raised.
+        """
         return _decode(await self.connection.request("GET", resource.path(namespace, name)), type)
 
     async def list(
@@ -102,7 +109,7 @@ class Client:
         field_selector: str | None = None,
         type: codec.Reading[T] = dict,  # type: ignore[assignment]
     ) -> tuple[builtins.list[T], str]:
-        """Return all objects of a kind that the client lists, and the resourceVersion of the list.
+        """Return all objects of a kind from the API server, and the resourceVersion of the list.
 
         The list is read in pages. A page of more than ``PAGE_BYTES`` is not read to its end, but requested again with
         fewer objects. If the list's version expires between two pages (410), the whole list is read with one request.
@@ -147,7 +154,7 @@ class Client:
             page_size = max(1, min(PAGE, page_size * PAGE_BYTES // (2 * len(body))))
 
     async def serves(self, resource: Resource) -> bool:
-        """Return whether the API server of the client has a kind in this version."""
+        """Return whether the API server has a kind in this version."""
         try:
             body = await self.connection.request("GET", resource.group_path)
         except ApiError as error:
@@ -166,10 +173,12 @@ class Client:
         subresource: str | None = None,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Create an object by the client and return it as stored, or, in a dry run, as it would be stored.
+        """Create an object, and return it as stored; in a dry run, as it would be stored.
 
-        The object's own namespace counts where none is given. With a subresource, such as ``eviction``, that is made of
-        the object of this name, and whatever the server answers is returned.
+        The server's answer is decoded into ``type``.
+
+        If no namespace is given, the object's own namespace is used. If a subresource is given, such as ``eviction``,
+        this subresource is created for the object that ``obj`` names, and the server's answer is returned.
         """
         namespace = namespace or obj["metadata"].get("namespace")
         if resource.namespaced and not namespace:
@@ -188,11 +197,12 @@ class Client:
         *,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Replace an object by the client and return it as stored.
+        """Replace an object, and return it as stored, decoded into ``type``.
 
-        ``conflict`` if its resourceVersion is not the newest.
+        ``obj`` must be a dict as ``get`` returns it. A struct would drop the fields that it does not have.
 
-        Send what ``get`` returned as a dict: a struct would drop the fields that it does not name.
+        Raises:
+            ApiError: With ``conflict`` if its resourceVersion is not the newest.
         """
         metadata = obj["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"])
@@ -211,7 +221,7 @@ class Client:
         dry_run: bool = False,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Change an object by the client and return it as stored, or, in a dry run, as it would be stored.
+        """Change an object, and return it as stored; in a dry run, as it would be stored.
 
         Args:
             resource: The kind of the object.
@@ -220,7 +230,8 @@ class Client:
             kind: The type of the patch.
             namespace: Namespace of the object.
             subresource: Subresource to change, such as ``status``; None for the object itself.
-            field_manager: Name of the field manager that applies; it takes over fields of other managers.
+            field_manager: For ``APPLY``, the name of the field manager. If other managers own some of the fields, this
+                manager takes the fields over (``force``).
             dry_run: Whether the server only checks the change.
             type: Type of the answer: the object as stored is decoded into it.
         """
@@ -244,9 +255,12 @@ class Client:
         uid: str | None = None,
         resource_version: str | None = None,
     ) -> bool:
-        """Delete an object by the client and return whether it existed.
+        """Delete an object, and return whether it existed.
 
-        ``conflict`` if uid or version are not the given ones.
+        If ``uid`` or ``resource_version`` is given, only an object with this value is deleted.
+
+        Raises:
+            ApiError: With ``conflict`` if the object has another uid or version.
         """
         # The server compares them before it deletes: another object of the same name is not deleted by mistake.
         conditions = {"uid": uid, "resourceVersion": resource_version}
@@ -266,23 +280,26 @@ class Client:
     def stream(
         self, resource: Resource, *, namespace: str | None = None, params: Mapping[str, str], silence_s: float
     ) -> AbstractAsyncContextManager[Lines]:
-        """Yield the lines of a watch by the client, each an event's JSON.
+        """Yield the lines of a watch; each line is the JSON of one event.
 
         Args:
-            resource: What to watch.
-            namespace: Where; everywhere when None.
-            params: The query, ``watch`` included.
-            silence_s: The stream counts as dead when nothing came for so long.
+            resource: The kind to watch.
+            namespace: The namespace; None for all.
+            params: The query, including ``watch``.
+            silence_s: The stream counts as broken after this time without data, in seconds.
 
         Raises:
-            ApiError: The server refused to begin.
-            Unreachable: Here or from the lines: no connection, or it broke, or nothing was heard.
+            ApiError: The server refused the watch.
+            Unreachable: There is no connection, it broke, or it was silent. Reading the lines may raise it, too.
         """
         return self.connection.stream(resource.path(namespace), params=params, silence_s=silence_s)
 
 
 def selection(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
-    """Return the query of a client's list or watch for the selectors that are given."""
+    """Return the query parameters for a list or watch of the selected objects only.
+
+    A selector that is None selects all objects.
+    """
     wanted = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {key: value for key, value in wanted.items() if value}
 

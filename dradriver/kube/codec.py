@@ -1,7 +1,7 @@
-"""JSON of the API server into dicts and structs.
+"""Decodes JSON of the API server into dicts and structs, and encodes it.
 
-What the server passes on is not always what a strict reader takes: Go writes ``null`` for an empty list, and what a
-tenant wrote into another driver's parameters comes back byte by byte, escapes that are half a letter included.
+A strict decoder fails on some valid answers, for two reasons. Go writes ``null`` for an empty list. And the API server
+passes on opaque parameters for other drivers byte by byte, even if they contain halves of surrogate pairs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ _ESCAPE_BYTES: Final = 6  # of \uXXXX
 
 
 class BadJson(ValueError):  # noqa: N818 - says what it is
-    """Not JSON, or not of the type that was expected.
+    """The data is not JSON, or does not have the expected type.
 
     Attributes:
-        rest: The struct that was expected, in which what cannot be read counts as left out; None where no more is known
-            than that.
+        rest: A struct of the expected type, with only the fields that could be decoded; None if none could be.
     """
 
     def __init__(self, message: str, rest: Any = None) -> None:
@@ -46,10 +45,10 @@ class BadJson(ValueError):  # noqa: N818 - says what it is
 
 
 class PartlyRead(BadJson):
-    """A reading function could read an object in part only.
+    """Only some fields of an object could be decoded.
 
     Attributes:
-        kept: What is kept of the object all the same.
+        kept: What the caller needs of the object, from these fields alone: the result of ``keep`` (``decode_part``).
     """
 
     def __init__(self, message: str, kept: Any) -> None:
@@ -58,15 +57,18 @@ class PartlyRead(BadJson):
 
 
 def decode(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002 - what msgspec calls it
-    """Decode JSON of the API server as an object of the given type, whatever stands where nobody looks.
+    """Decode JSON of the API server into an object of a type.
 
-    A ResourceClaim's opaque parameters hold any JSON of 10 KiB, so their author can nest it deeper than Python's
-    recursion limit, and write half a surrogate pair, which Go reads as U+FFFD. Null where the type has something else
-    is as if it were left out. None of that would be forgiven without a second try: one such claim would end every list
-    and watch of claims.
+    Errors in fields that the type does not have are ignored. The decoder is tolerant, because one object that cannot be
+    decoded would end every list and watch of its kind. The opaque parameters of a ResourceClaim can be any JSON of 10
+    KiB. Its author can nest it deeper than Python's recursion limit, or write half a surrogate pair, which Go reads as
+    U+FFFD.
+
+    Most objects are decoded in one strict attempt. If it fails, a second attempt decodes field by field. In it, a null
+    for a field of another type counts as a missing field.
 
     Raises:
-        BadJson: No JSON, or not of that type.
+        BadJson: The data is not JSON, or a field of the type cannot be decoded. The error has the other fields.
     """
     # 1. The fast way, for nearly all objects.
     try:
@@ -83,9 +85,10 @@ def decode(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002 - what ms
 
 
 def encode(value: object) -> bytes:
-    """Encode a value as JSON, with U+FFFD where a text has half a surrogate pair, as Go writes it.
+    """Encode a value as JSON.
 
-    Python has such texts of names of files, and of others' JSON.
+    Half a surrogate pair is written as U+FFFD, as Go does. File names and JSON from other programs can contain half a
+    surrogate pair.
     """
     try:
         return msgspec.json.encode(value)
@@ -102,11 +105,14 @@ def _whole_texts(value: Any) -> Any:
 
 
 def decode_part(data: bytes | msgspec.Raw, type: Any, keep: Callable[[Any], T]) -> T:  # noqa: A002
-    """Return what ``keep`` makes of an object that is decoded as ``decode`` does.
+    """Decode an object, and return the part that the caller needs: the result of ``keep``.
+
+    ``type`` is the type of the decoded object, which is the argument of ``keep``.
 
     Raises:
-        PartlyRead: Of an object that could be read in part; with what ``keep`` makes of that.
-        BadJson: No JSON, or without what the type must have.
+        PartlyRead: Only some fields could be decoded. The error has the result of ``keep`` for the object with these
+            fields.
+        BadJson: The data is not JSON, or lacks a required field.
     """
     try:
         value = decode(data, type)
@@ -118,7 +124,7 @@ def decode_part(data: bytes | msgspec.Raw, type: Any, keep: Callable[[Any], T]) 
 
 
 def reader(reading: Reading[T]) -> Callable[[msgspec.Raw], T | None]:
-    """Return the function that reads an object's JSON: the reader itself, or ``decode`` for a type."""
+    """Return the function that decodes an object's JSON: ``reading`` itself, or ``decode`` if it is a type."""
     if not isinstance(reading, builtins.type):
         return reading
     return cast("Callable[[msgspec.Raw], T | None]", functools.partial(decode, type=reading))
@@ -141,7 +147,7 @@ def _strict(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002
 
 
 def _with_valid_text(text: bytes) -> bytes:
-    """Return JSON with U+FFFD where a string has half a surrogate pair or bytes that are no UTF-8, as Go reads it."""
+    """Return JSON with U+FFFD for half surrogate pairs and bytes that are not UTF-8, as Go reads it."""
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -161,10 +167,12 @@ def _whole(match: re.Match[bytes]) -> bytes:
 
 
 def _decode_what_can_be(data: bytes | msgspec.Raw, type: Any, where: str, unread: list[str]) -> Any:  # noqa: A002
-    """Return what can be read of a value; the places of what cannot are added to ``unread``.
+    """Return a value of ``type`` with only those fields that can be decoded.
+
+    The paths of the other fields are added to ``unread``; ``where`` is the path of the value.
 
     Raises:
-        BadJson: Nothing can.
+        BadJson: No field can be decoded.
     """
     try:
         return _strict(data, type)
@@ -209,7 +217,10 @@ def _list(data: bytes | msgspec.Raw, element: Any, where: str, unread: list[str]
 
 
 def _something(type: Any) -> Any:  # noqa: A002
-    """Return a type without its None: ``X`` for ``X | None``, any other as it is."""
+    """Return the type without None that a field must have: ``X`` for ``X | None``.
+
+    Any other type is returned unchanged.
+    """
     if typing.get_origin(type) in (typing.Union, types.UnionType):
         others = [one for one in typing.get_args(type) if one is not types.NoneType]
         return others[0] if len(others) == 1 else type

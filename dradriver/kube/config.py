@@ -1,4 +1,4 @@
-"""Where the API server is and how to prove who we are."""
+"""The address and the credentials of the API server."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _HOST: Final = re.compile(r"[\w.:%-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Address and credentials of an API server.
+    """The address and the credentials of an API server.
 
     Attributes:
-        url: Such as ``https://10.96.0.1:443``.
-        ca: PEM certificates that the server's is checked against; the system's where empty.
+        url: The address, such as ``https://10.96.0.1:443``.
+        ca: PEM certificates that verify the server's certificate; empty for the system's certificates.
         token: A bearer token that never changes.
-        token_file: A file with a bearer token that does: projected tokens rotate.
+        token_file: A file with a bearer token that changes, such as a projected token.
         client_cert: PEM certificate chain of the client.
         client_key: PEM key of the client.
-        server_name: The name in the server's certificate where it is not the address.
-        insecure: Do not check the server's certificate, as the kubeconfig says.
-        namespace: The namespace that we run in, or that the kubeconfig's context names.
+        server_name: The name in the server's certificate, if it is not the address.
+        insecure: Whether the server's certificate is not checked, as the kubeconfig says.
+        namespace: The namespace of our pod, or of the kubeconfig's context.
     """
 
     url: str
@@ -67,12 +67,12 @@ class ServerConfig:
     namespace: str = "default"
 
     def bearer(self) -> str:
-        """Return the bearer token of the configuration for the API server, empty if there is none.
+        """Return the bearer token for the API server; empty if there is none.
 
-        The file is read at every call: it is small and in memory, and so a rotated token is never missed.
+        The file is read at every call, so that a rotated token is never missed. It is small and in memory.
 
         Raises:
-            ConfigError: The file cannot be read, or is no text.
+            ConfigError: The file cannot be read, or is not text.
         """
         if self.token_file is None:
             return self.token
@@ -82,7 +82,7 @@ class ServerConfig:
             raise ConfigError(f"{self.token_file}: no bearer token: it is not UTF-8") from None
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Return the TLS context of the configuration for the API server, or None for plain HTTP.
+        """Return the TLS context for the API server; None for plain HTTP.
 
         Raises:
             ConfigError: A certificate or key cannot be used.
@@ -107,7 +107,7 @@ class ServerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What an exec plugin answers: a token, or a client's certificate chain with its key (PEM), or all of them."""
+    """The answer of an exec plugin: a token, a client's certificate chain with its key (PEM), or both."""
 
     token: str = field(default="", repr=False)
     client_cert: bytes = b""
@@ -119,16 +119,16 @@ Plugin = Callable[[Mapping[str, Any], Mapping[str, Any], Path], Credentials]
 
 
 def load(kubeconfig: Path | None) -> ServerConfig:
-    """Return the configuration for the API server: of the kubeconfig if one is given, else of our own pod.
+    """Return the API server's configuration: from the kubeconfig if one is given, else from our own pod.
 
     Raises:
-        ConfigError: See the functions that it calls.
+        ConfigError: See ``from_kubeconfig`` and ``in_cluster``.
     """
     return in_cluster() if kubeconfig is None else from_kubeconfig(kubeconfig)
 
 
 def in_cluster() -> ServerConfig:
-    """Return the configuration for the API server that Kubernetes gives every pod.
+    """Return the API server's configuration from the service account of our own pod.
 
     Raises:
         ConfigError: This process does not run in a pod with a service account.
@@ -136,7 +136,9 @@ def in_cluster() -> ServerConfig:
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise ConfigError("KUBERNETES_SERVICE_HOST is not set, so this is no pod; give --kubeconfig FILE")
+        raise ConfigError(
+            "KUBERNETES_SERVICE_HOST is not set, so this process is not in a pod. Write --kubeconfig FILE."
+        )
     token_file = SERVICE_ACCOUNT / "token"
     _read(token_file, "the service account's token")
     namespace = SERVICE_ACCOUNT / "namespace"
@@ -171,7 +173,7 @@ def from_kubeconfig(
     current_contexts = (_name_field(document, path, "current-context") for path, document in files)
     context_name = context or next(filter(None, current_contexts), "")
     if not context_name:
-        raise ConfigError(f"{place}: current-context is not set; name a context")
+        raise ConfigError(f"{place}: current-context is not set. Name a context.")
     context_file, context_entry = _entry_of_name(files, "contexts", context_name)
     cluster_name, user_name = (
         _name_field(context_entry, context_file, "cluster"),
@@ -184,8 +186,8 @@ def from_kubeconfig(
     for key in ("exec", "auth-provider", "username"):
         if user.get(key) and (key != "exec" or plugin is None):
             raise ConfigError(
-                f"{user_file}: user {user_name[:_MOST_OF_A_NAME]} uses {key}, which is not supported here; use a "
-                "client certificate or a token, for example of `kubectl create token`"
+                f"{user_file}: user {user_name[:_MOST_OF_A_NAME]} uses {key}, which is not supported here. Use a "
+                "client certificate or a token, for example of `kubectl create token`."
             )
     if cluster.get("proxy-url"):
         raise ConfigError(
@@ -227,7 +229,7 @@ def _read_kubeconfig(path: Path) -> Mapping[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{path}: no YAML: {error}") from error
     if not isinstance(document, dict):
-        raise ConfigError(f"{path}: no kubeconfig; it should hold clusters, users and contexts")
+        raise ConfigError(f"{path}: the file is no kubeconfig. A kubeconfig has clusters, users and contexts.")
     return document
 
 
@@ -236,10 +238,11 @@ def _entry_of_name(
 ) -> tuple[Path, Mapping[str, Any]]:
     """Return the first entry of a section with this name: its file and its content.
 
-    A section is, for example, ``users``.
+    A section is, for example, ``users``. ``files`` are the kubeconfig files with their contents, the most important
+    first.
 
     Raises:
-        ConfigError: There is none; the message lists the names that there are.
+        ConfigError: There is no such entry; the message lists the names that exist.
     """
     names_seen = []
     for path, document in files:
@@ -252,8 +255,7 @@ def _entry_of_name(
                     content = entry.get(section.removesuffix("s")) or {}
                     if not isinstance(content, dict):
                         raise ConfigError(
-                            f"{path}: {section}: {name[:_MOST_OF_A_NAME]} holds {_shown(content)}; it should hold "
-                            "fields"
+                            f"{path}: {section}: {name[:_MOST_OF_A_NAME]} holds {_shown(content)}. Write fields there."
                         )
                     return path, content
     place = os.pathsep.join(str(path) for path, _ in files)
@@ -268,20 +270,29 @@ def _shown(value: object) -> str:
 
 
 def _name_field(entry: Mapping[str, Any], path: Path, key: str) -> str:
-    """Return a name, empty where there is none; a number or a bool that is one, as it is written most often."""
+    """Return the name in a field of a kubeconfig entry; empty if it is missing.
+
+    A number or bool is converted to text. ``path`` is the file, for messages.
+    """
     value = entry.get(key)
     if value is None or isinstance(value, str | bool | int | float):
         return _name_text(value)
-    raise ConfigError(f"{path}: {key}: {_shown(value)}; write a name, in quotes")
+    raise ConfigError(f"{path}: {key}: {_shown(value)}. Write a name, in quotes.")
 
 
 def _name_text(value: object) -> str:
-    """Return what stands as the name of an entry, whatever it is: it is of no matter unless the entry is used."""
+    """Return the name of an entry as text, whatever its type.
+
+    A wrong type matters only if the entry is used.
+    """
     return value if isinstance(value, str) else "" if value is None else _shown(value)
 
 
 def _text_field(entry: Mapping[str, Any], path: Path, key: str) -> str:
-    """Return what a field says, empty where it is not there; the server's address with its scheme in lower case."""
+    """Return the text in a field of a kubeconfig entry; empty if the field is missing.
+
+    The scheme of a server's address becomes lower case. ``path`` is the file, for messages.
+    """
     value = entry.get(key)
     if value is None:
         return ""
@@ -291,13 +302,13 @@ def _text_field(entry: Mapping[str, Any], path: Path, key: str) -> str:
         return _address(value) if key == "server" and value else value
     except ValueError:
         shown = "a value that is not shown" if key in _SECRETS else _shown(value)
-        raise ConfigError(f"{path}: {key}: {shown}; write {_FORMS[key]}") from None
+        raise ConfigError(f"{path}: {key}: {shown}. Write {_FORMS[key]}.") from None
 
 
 def _bool_field(entry: Mapping[str, Any], path: Path, key: str) -> bool:
     value = entry.get(key)
     if value is not None and not isinstance(value, bool):
-        raise ConfigError(f"{path}: {key}: {_shown(value)}; write true or false, without quotes")
+        raise ConfigError(f"{path}: {key}: {_shown(value)}. Write true or false, without quotes.")
     return bool(value)
 
 
@@ -310,7 +321,7 @@ def _address(text: str) -> str:
 
 
 def _pem_field(entry: Mapping[str, Any], path: Path, key: str) -> bytes:
-    """Return a certificate or key that stands in the kubeconfig in base64, or in a file beside it."""
+    """Return a certificate or key: from ``entry`` (base64), or from the file that it names."""
     if inline := _text_field(entry, path, key + "-data"):
         try:
             return base64.b64decode(inline, validate=True)

@@ -1,4 +1,4 @@
-"""Connections to the API server: sends requests with the bearer token, and turns failures into our errors."""
+"""Connections to the API server: send requests with the bearer token, and turn failures into our errors."""
 
 from __future__ import annotations
 
@@ -22,19 +22,25 @@ CONNECTIONS: Final = 400
 
 
 class TooLongError(Exception):
-    """The answer is longer than the caller wants to read."""
+    """The answer is longer than the caller's limit."""
 
 
 class Connection:
-    """Connections to an API server that are kept alive; an async context manager.
+    """Kept-alive connections to an API server; an async context manager.
 
     Attributes:
-        date: The header of that name of the last answer, by the server's own clock; empty without one.
-        date_at: When that answer came, by the monotonic clock.
+        date: The ``Date`` header of the last answer, by the server's clock; empty without one.
+        date_at: The time at which that answer arrived, by the monotonic clock.
     """
 
     def __init__(self, config: ServerConfig, *, user_agent: str, timeout_s: float) -> None:
-        """Connect when something is asked; an answer takes ``timeout_s`` at most."""
+        """Make an object that connects at the first request.
+
+        Args:
+            config: The server's address and our credentials.
+            user_agent: The name of this program in the server's logs.
+            timeout_s: How long an answer may take, in seconds.
+        """
         self._config = config
         self._user_agent = user_agent
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
@@ -66,7 +72,7 @@ class Connection:
         content_type: str = "application/json",
         max_bytes: int | None = None,
     ) -> bytes:
-        """Send a request over a connection to the API server and return the body of its answer.
+        """Send a request to the API server, and return the body of its answer.
 
         Args:
             method: The HTTP method.
@@ -105,12 +111,14 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, *, params: Mapping[str, str], silence_s: float) -> AsyncIterator[Lines]:
-        """Open a watch over a connection and yield the lines of its answer; the block's end closes it.
+        """Open a watch and yield the lines of its answer.
+
+        The watch is closed at the end of the ``async with`` block.
 
         Args:
             path: The path of the URL.
             params: The query.
-            silence_s: After so many seconds without a byte the stream counts as broken.
+            silence_s: The stream counts as broken after this time without data, in seconds.
 
         Raises:
             ApiError: The server refused the request.
@@ -139,7 +147,13 @@ class Connection:
     ) -> aiohttp.ClientResponse:
         """Send a request and return a successful answer (2xx), whose body is not read yet.
 
-        The arguments are those of ``request``, with the body as bytes; ``timeout`` replaces the connection's own.
+        Args:
+            method: The HTTP method.
+            path: The path of the URL.
+            params: The query.
+            content: The body; None for no body.
+            content_type: Media type of the body.
+            timeout: Replaces the connection's own timeout.
 
         Raises:
             ApiError: The server answered with another status.
@@ -198,10 +212,11 @@ def _timed_out(error: Exception) -> bool:
 
 
 def _hang_up(response: aiohttp.ClientResponse) -> None:
-    """Abort an answer that is not complete, and its connection.
+    """Abort ``response``, an answer that is not complete, and its connection.
 
-    A plain close sends TLS's close notification and waits up to 30 s for the server's, which comes after all data that
-    the server still has to send. An event loop that ends meanwhile would leave the socket open.
+    A plain close would send TLS's close notification, and wait up to 30 s for the server's notification. The server
+    sends its notification only after all data of the answer. If the event loop ended during this wait, the socket would
+    stay open.
     """
     if response.connection is not None and (transport := response.connection.transport) is not None:
         transport.abort()

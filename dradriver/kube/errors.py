@@ -1,4 +1,4 @@
-"""Errors of talking to the API server."""
+"""Errors of requests to the API server."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from dradriver.kube import codec
 
 
 class ConfigError(DriverError):
-    """How to reach the API server cannot be read: the message names the file or variable and what to put there."""
+    """The address or credentials of the API server cannot be read.
+
+    The message names the file or variable and the fix.
+    """
 
     reason = "BadServerConfig"
 
 
 class Unreachable(DriverError):  # noqa: N818 - a state of the world, as callers read it
-    """The API server gave no usable answer: no connection, none in time, or something that is not Kubernetes.
+    """The API server gave no usable answer: no connection, no answer in time, or an answer that is not from Kubernetes.
 
     Attributes:
-        timed_out: Whether it took the request and did not answer in time: somebody's webhook may hold it up.
-        absent: Whether nobody was there to answer: no connection was taken, or it was closed, as a load balancer does
-            without a server behind it. Asking again is no burden to anybody.
+        timed_out: Whether the server accepted the request and did not answer in time, perhaps because of a slow
+            webhook.
+        absent: Whether no server was there: the connection was refused or closed. A load balancer without a server does
+            this, too. A retry then puts no load on a server.
     """
 
     reason = "ApiServerUnreachable"
@@ -35,23 +39,23 @@ class Unreachable(DriverError):  # noqa: N818 - a state of the world, as callers
 
 
 class Silent(Unreachable):
-    """A stream began, and then nothing came for too long."""
+    """A stream began, and then delivered nothing for too long."""
 
     reason = "ApiServerSilent"
 
 
 class ApiError(DriverError):
-    """The API server refused.
+    """The API server refused a request.
 
     Attributes:
         status: HTTP status, or the code of an ERROR event.
-        api_reason: The Status object's reason, such as ``AlreadyExists``; empty when the answer was no Status, or one
+        api_reason: The Status object's reason, such as ``AlreadyExists``; empty if the answer was no Status, or one
             without a reason.
         message: The Status object's message.
         details: The Status object's details.
-        retry_after_s: How long the server asked to wait, or None.
-        request: What was asked: method and path; empty for an ERROR event.
-        is_status: Whether the answer was a Status object, and no proxy's page.
+        retry_after_s: The time to wait that the server asked for, in seconds; None if it asked for none.
+        request: The request's method and path; empty for an ERROR event.
+        is_status: Whether the answer was a Status object, and not a proxy's page.
     """
 
     reason = "ApiError"
@@ -78,34 +82,38 @@ class ApiError(DriverError):
 
     @property
     def not_found(self) -> bool:
-        """Return whether the API server's error says that the object, its namespace or its kind does not exist."""
+        """Return whether the object, its namespace or its kind does not exist."""
         return self.status == 404
 
     @property
     def conflict(self) -> bool:
-        """Return whether the error says that another writer was first: read again, then write."""
+        """Return whether another writer changed the object first.
+
+        The caller should read the object again, then write.
+        """
         return self.status == 409 and not self.already_exists
 
     @property
     def already_exists(self) -> bool:
-        """Return whether the API server's error says that an object of that name exists."""
+        """Return whether an object of that name exists already."""
         return self.status == 409 and self.api_reason == "AlreadyExists"
 
     @property
     def forbidden(self) -> bool:
-        """Return whether the API server's error says that RBAC or admission forbids the request."""
+        """Return whether RBAC or admission forbids the request."""
         return self.status == 403
 
     @property
     def invalid(self) -> bool:
-        """Return whether the error says that validation refused the object, or that a JSON Patch's test failed."""
+        """Return whether validation refused the object, or a test in a JSON Patch failed."""
         return self.status == 422
 
     @property
     def gone(self) -> bool:
-        """Return whether the error says that the resource version cannot be served: list again without one.
+        """Return whether the API server cannot serve the resource version of the request.
 
-        Covers 410 Gone and Expired, and 504 Timeout whose cause says that the server lags behind that version.
+        The caller should list again without a version. These errors count: 410 Gone and Expired, and 504 Timeout whose
+        cause says that the server has not reached that version yet.
         """
         if self.status == 410 or self.api_reason in ("Gone", "Expired"):
             return True
@@ -116,7 +124,10 @@ class ApiError(DriverError):
 
 
 class Unreadable(ApiError):  # noqa: N818 - what the object is
-    """The answer is an object that cannot be read: that says something about it, and nothing about the server."""
+    """The API server answered with an object that cannot be decoded.
+
+    The fault is in the object, not in the server.
+    """
 
     reason = "Unreadable"
 
@@ -169,6 +180,9 @@ def from_status(
 
 
 def asked_s(error: Exception | None, longest_s: float) -> float:
-    """Return the wait that an error of the API server asks for (Retry-After), seconds; 0 for none."""
+    """Return for how many seconds the API server asked to wait (Retry-After), at most ``longest_s``.
+
+    The result is 0 if the error does not ask for a wait.
+    """
     asked = error.retry_after_s if isinstance(error, ApiError) else None
     return min(asked or 0.0, longest_s)

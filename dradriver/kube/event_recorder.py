@@ -1,7 +1,7 @@
-"""Events about objects, as ``kubectl describe`` shows them.
+"""Writes Events about objects, as ``kubectl describe`` shows them.
 
-core/v1 and not events.k8s.io/v1: ``count`` and ``lastTimestamp`` are what every tool shows and sorts by. They are kept
-with the rights to create and to patch alone.
+It uses core/v1, not events.k8s.io/v1, because every tool shows and sorts by ``count`` and ``lastTimestamp``. Only the
+rights to create and to patch Events are needed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLUSTER_NAMESPACE: Final = "default"  # of Events about objects that have none, 
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """What an Event is about."""
+    """The object that an Event is about."""
 
     kind: str
     namespace: str
@@ -42,15 +42,15 @@ class _Counted(msgspec.Struct):
 
 
 class Recorder:
-    """Writes Events. The same text about the same object is one Event, whose count and last time grow."""
+    """Writes Events. A repeated text about the same object is one Event, whose count and last time grow."""
 
     def __init__(self, client: Client, *, component: str, instance: str) -> None:
         """Make a recorder.
 
         Args:
-            client: An entered client.
-            component: Who reports, as ``kubectl describe`` shows it under "From".
-            instance: Which of its replicas.
+            client: A client inside its ``async with`` block.
+            component: The reporting component, shown by ``kubectl describe`` under "From".
+            instance: The replica of the component.
         """
         self._client = client
         self._component = component
@@ -72,10 +72,10 @@ class Recorder:
 
         Args:
             about: The object.
-            type: Whether somebody should look at it.
-            reason: Why, as one word in CamelCase.
-            message: Why, for people; cut to 1,024 characters.
-            action: What was done or tried, as one word in CamelCase.
+            type: ``Warning`` if a person should look at it, else ``Normal``.
+            reason: The reason, as one word in CamelCase.
+            message: The reason for people; cut to 1,024 characters.
+            action: The action that was done or tried, as one word in CamelCase.
         """
         if len(message) > LONGEST_MESSAGE:
             message = message[: LONGEST_MESSAGE - 3] + "..."
@@ -90,10 +90,12 @@ class Recorder:
                 return
             await self._create(namespace, name, now, about, type, reason, message, action)
         except DriverError as error:
-            logger.warning("no event %s about %s %s/%s: %s", reason, about.kind, about.namespace, about.name, error)
+            logger.warning(
+                "Event %s about %s %s/%s cannot be written: %s", reason, about.kind, about.namespace, about.name, error
+            )
 
     def _event_name(self, about: Reference, *texts: str) -> str:
-        """Return a name that is the same for the same text about the same object, whichever replica writes it."""
+        """Return the Event's name, which is the same for equal texts about an object in all replicas."""
         content = codec.encode([self._component, about, *texts])
         digest = hashlib.sha256(content).hexdigest()[:16]
         return f"{about.name[: LONGEST_NAME - 1 - len(digest)].rstrip('-.')}.{digest}"
@@ -111,7 +113,8 @@ class Recorder:
     ) -> None:
         """Create an Event, or count it if it exists.
 
-        ``namespace``, ``name`` and ``now`` are the Event's own. The other arguments are those of ``record``.
+        ``namespace`` and ``name`` are those of the Event, ``now`` is its time. It is an Event about the object
+        ``about``; the other arguments are its fields.
         """
         event: dict[str, Any] = {
             "apiVersion": EVENTS.api_version,
@@ -148,7 +151,10 @@ class Recorder:
             self._remember(name, 1)
 
     async def _write_count(self, namespace: str, name: str, now: str, count: int) -> bool:
-        """Write an Event's new count; return False where it is gone, as they all are after an hour."""
+        """Write an Event's new count, and return whether the Event still exists.
+
+        The API server deletes Events after an hour. ``now`` is the time of the last occurrence.
+        """
         try:
             self._remember(name, await self._patch(namespace, name, {"count": count, "lastTimestamp": now}))
         except ApiError as error:
@@ -159,7 +165,7 @@ class Recorder:
         return True
 
     async def _patch(self, namespace: str, name: str, changes: dict[str, Any]) -> int:
-        """Change an Event and return its count."""
+        """Change the fields ``changes`` of an Event, and return the Event's count."""
         patch = PatchKind.MERGE
         return (await self._client.patch(EVENTS, name, changes, kind=patch, namespace=namespace, type=_Counted)).count
 

@@ -1,4 +1,4 @@
-"""Reads the objects of one kind one by one: what cannot be read of one costs no other anything."""
+"""Decodes the objects of one kind one by one, so that an unreadable object does not affect the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MINUTE_S: Final = 60.0
 
 
 class Identity(msgspec.Struct, rename="camel", frozen=True):
-    """Which object it is, and of which version."""
+    """The name, namespace, uid and version of an object."""
 
     name: str = ""
     namespace: str = ""
@@ -45,11 +45,11 @@ class _Named(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """An object that could not be read whole.
+    """An object that could not be decoded completely.
 
     Attributes:
-        identity: Which; with an empty name where not even that could be read.
-        why: What could not be read.
+        identity: The object's identity; its name is empty if even that could not be decoded.
+        why: The error.
     """
 
     identity: Identity
@@ -57,7 +57,7 @@ class Unread:
 
 
 def identity(data: msgspec.Raw) -> Identity:
-    """Return which object some JSON is, read in isolation from the rest of it, as far as it says so."""
+    """Return the identity of an object from its JSON, as far as it can be decoded."""
     try:
         named: _Named = codec.decode(data, _Named)
     except codec.BadJson as error:
@@ -66,10 +66,16 @@ def identity(data: msgspec.Raw) -> Identity:
 
 
 class Isolated(Generic[T]):
-    """A reading that never raises."""
+    """A decoder of the objects of one kind, which never raises an error."""
 
     def __init__(self, plural: str, read: codec.Reading[T], on_unread: Callable[[Unread], None] | None = None) -> None:
-        """Make one of the resource of that plural; ``on_unread`` is told of what could not be read whole."""
+        """Make a decoder for one resource.
+
+        Args:
+            plural: The plural name of the resource.
+            read: The type of an object, or a function that decodes one.
+            on_unread: Called with each object that could not be decoded completely.
+        """
         self._plural = plural
         self._read = codec.reader(read)
         self._on_unread = on_unread
@@ -77,7 +83,11 @@ class Isolated(Generic[T]):
         self._lines = 0  # objects that could not be read in this minute
 
     def __call__(self, data: msgspec.Raw) -> T | None:
-        """Return what is kept of an object; None for nothing, also where it cannot be read."""
+        """Return the decoded object, or the part that could be decoded.
+
+        The result is None if nothing could be decoded, or if the caller's ``read`` function returns None for the
+        object.
+        """
         try:
             return self._read(data)
         except codec.PartlyRead as error:
@@ -97,7 +107,7 @@ class Isolated(Generic[T]):
         self._lines += 1
         if self._lines <= _MOST_LINES:
             logger.warning(
-                "%s %s/%s cannot be read, and %s of it is kept: %s",
+                "%s %s/%s: the object cannot be decoded, and %s of it is used: %s",
                 self._plural, subject.namespace, subject.name, kept, why[:500],
             )  # fmt: skip
         if self._on_unread is not None:

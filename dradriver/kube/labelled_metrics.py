@@ -1,4 +1,8 @@
-"""Metrics with labels of known words, so that no text from outside ever becomes a time series."""
+"""Metrics with a limited number of time series, so that a text from outside cannot create any number of them.
+
+``Labelled`` is for labels whose values are known in advance. The other classes are for labels that hold names of
+objects.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +29,10 @@ Name = TypeVar("Name", bound=str | tuple[str, ...])
 
 
 class Labelled(Generic[M]):
-    """A metric with labels, each with the words that it can hold; any other text counts as ``other``.
+    """A metric whose label values are listed in advance.
 
-    ``words`` has them by label. docs/metrics.md is written from it.
+    Any other value is counted as ``other``. ``words`` has the listed values by label. docs/reference/metrics.md is
+    generated from it.
     """
 
     def __init__(
@@ -36,10 +41,10 @@ class Labelled(Generic[M]):
         """Define the metric.
 
         Args:
-            kind: ``Counter``, ``Gauge`` or ``Histogram``, or a partial of one.
+            kind: ``Counter``, ``Gauge`` or ``Histogram``, or a partial of one of them.
             name: The metric's name.
-            text: What it counts, in a sentence.
-            words: The labels in their order, and what each can be.
+            text: A sentence that says what the metric counts.
+            words: The labels in their order, each with its values.
         """
         self.name = name
         self.words = {label: tuple(dict.fromkeys(known)) for label, known in words.items()}
@@ -50,10 +55,10 @@ class Labelled(Generic[M]):
                 made.labels(*values)  # else the first one that is counted is no increase
 
     def labels(self, *values: str) -> M:
-        """Return the part of the metric that counts these label values, in order.
+        """Return the child metric for these label values, in the order of the labels.
 
         Raises:
-            ValueError: More or fewer values than labels.
+            ValueError: The number of values is not the number of labels.
         """
         known = (value if value in words else OTHER for value, words in zip(values, self.words.values(), strict=True))
         part: M = self._metric.labels(*known)
@@ -61,10 +66,10 @@ class Labelled(Generic[M]):
 
 
 class Names(Collector):
-    """A metric that says which names belong together, for others' series to be joined with: its value is always 1.
+    """A metric whose labels relate names, such as a GPU's uuid and its node.
 
-    Its labels are the one exception to known words: names of objects, which the API server has checked. There are as
-    many series as is said, however much there is to tell.
+    Its value is always 1; queries join it with other series. The label values are not known in advance: they are names
+    of objects, which the API server has checked. At most ``most`` series are shown; further ones are left out.
     """
 
     def __init__(
@@ -74,10 +79,10 @@ class Names(Collector):
 
         Args:
             name: The metric's name, which ends in ``_info``.
-            text: What it says, in a sentence.
-            most: How many series there can be.
-            registry: Where it is served.
-            labels: The labels in their order, and what each is.
+            text: A sentence that describes it.
+            most: The largest number of series.
+            registry: The registry that serves it.
+            labels: The labels in their order, each with its description.
         """
         self.name = name
         self.words = {label: (said,) for label, said in labels.items()}
@@ -87,7 +92,10 @@ class Names(Collector):
         registry.register(self)
 
     def set(self, key: Hashable, rows: Iterable[tuple[str, ...]]) -> None:
-        """Set the series of the metric under a key, each a value for every label; none removes the key."""
+        """Replace the series of one key, such as those of one node.
+
+        Each row is a series: one value for every label. If there are no ``rows``, the key's series are removed.
+        """
         series = tuple(dict.fromkeys(rows))
         if series:
             self._rows[key] = series
@@ -99,7 +107,7 @@ class Names(Collector):
         self._rows.clear()
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metric with all series as it is now, for Prometheus."""
+        """Return the metric with its current series, for Prometheus."""
         family = InfoMetricFamily(self.name.removesuffix("_info"), self._text, labels=tuple(self.words))
         every = dict.fromkeys(row for rows in tuple(self._rows.values()) for row in rows)
         for row in list(every)[: self._most]:
@@ -108,15 +116,24 @@ class Names(Collector):
 
 
 class Amounts(Collector):
-    """A gauge by one name that the API server or an administrator has checked: the largest, and the others together.
+    """A gauge by name: the names with the largest amounts have series of their own.
 
-    Other labels may follow it that hold known words, or products of GPUs.
+    All other names share the series ``other``. Names come from objects that the API server has checked, or from the
+    administrator. Further labels can hold known values, or names of GPU products.
     """
 
     def __init__(
         self, name: str, text: str, /, *, most: int, registry: CollectorRegistry = REGISTRY, **labels: str
     ) -> None:
-        """Define the metric; see ``Names``. So many names, which the first label holds, are told apart."""
+        """Define the metric. Its first label holds the name.
+
+        Args:
+            name: The metric's name.
+            text: A sentence that describes it.
+            most: The largest number of names that have series of their own.
+            registry: The registry that serves it.
+            labels: The labels in their order, each with its description.
+        """
         self.name = name
         self.words = {label: (said,) for label, said in labels.items()}
         self._text = text
@@ -125,9 +142,10 @@ class Amounts(Collector):
         registry.register(self)
 
     def set(self, amounts: Mapping[Name, float], *, always: Collection[str] = ()) -> None:
-        """Set the series of the metric, by the name alone if there is no other label.
+        """Set all amounts of the metric.
 
-        Names of ``always`` are told apart however small they are.
+        A key is a name, or a tuple of all label values. Names in ``always`` have series of their own, however small
+        their amounts are.
         """
         every: dict[tuple[str, ...], float] = {}
         for key, amount in amounts.items():
@@ -144,7 +162,7 @@ class Amounts(Collector):
         self._amounts = told
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metric with all amounts as it is now, for Prometheus."""
+        """Return the metric with its current amounts, for Prometheus."""
         family = GaugeMetricFamily(self.name, self._text, labels=tuple(self.words))
         for key, amount in self._amounts.items():
             family.add_metric(key, amount)
@@ -152,10 +170,12 @@ class Amounts(Collector):
 
 
 class _Largest:
-    """Which names a metric that only grows tells apart: those with the largest sums, as far as sums are remembered.
+    """Decides which names of a growing metric have series of their own: the names with the largest sums.
 
-    A name that outgrows the smallest of these takes its place: what it counts from then on has series of its own, those
-    of the other end, and what was counted together before stays so. So no series ever falls.
+    All other names share the series ``other``. If the sum of a name in ``other`` becomes larger than the smallest sum
+    of a name with its own series, the first name replaces the second. The series of the second name ends. New counts of
+    the first name are added to its own series. Its earlier counts stay in ``other``, so no series ever falls. Sums are
+    remembered for a limited number of names.
     """
 
     _REMEMBERED: Final = 16  # times as many as are told apart
@@ -168,7 +188,12 @@ class _Largest:
         self._smallest_sum = 0.0  # no sum of those that are told apart is less
 
     def name(self, name: str, amount: float) -> tuple[str, str | None]:
-        """Count a name. Return the metric's label for it, and the name whose series ends for that."""
+        """Add an amount to a name's sum.
+
+        Returns:
+            The label value to use (the name, or ``other``), and the name whose series ends because of it; None if no
+            series ends.
+        """
         # 1. A name that has a series, or gets one because there is room.
         if name == OTHER:
             return OTHER, None
@@ -194,7 +219,10 @@ class _Largest:
         return name, smallest
 
     def _forget(self) -> None:
-        """Forget the smaller half of those that are not told apart, once there are many: namespaces come and go."""
+        """Forget half of the remembered names without series of their own, if there are many.
+
+        The names with the smallest sums are forgotten, to bound the memory.
+        """
         if len(self._sums) > self._REMEMBERED * self._most:
             others = sorted(self._sums.keys() - self._own_series, key=self._sums.__getitem__)
             for name in others[: len(others) // 2]:
@@ -202,15 +230,25 @@ class _Largest:
 
 
 class Totals(Collector):
-    """A counter by one name: the largest, and the others together. Other labels may follow it, as in ``Amounts``.
+    """A counter by name: the names with the largest counts have series of their own.
 
-    A new series is 0 when it is collected first, whatever was counted by then: Prometheus sees increases alone.
+    All other names share the series ``other``. Further labels are possible, as in ``Amounts``. A new series shows 0 at
+    its first collection, even if something was counted before. Prometheus computes increases, and would not see a first
+    value above 0 as one.
     """
 
     def __init__(
         self, name: str, text: str, /, *, most: int, registry: CollectorRegistry = REGISTRY, **labels: str
     ) -> None:
-        """Define the metric; see ``Amounts``. Its name ends in ``_total``."""
+        """Define the metric. Its first label holds the name.
+
+        Args:
+            name: The metric's name, which ends in ``_total``.
+            text: A sentence that describes it.
+            most: The largest number of names with series of their own.
+            registry: The registry that serves it.
+            labels: The labels, each with its description.
+        """
         self.name = name
         self.words = {label: (said,) for label, said in labels.items()}
         self._text = text
@@ -220,7 +258,7 @@ class Totals(Collector):
         registry.register(self)
 
     def add(self, amount: float, name: str, *words: str) -> None:
-        """Add an amount to the counter metric with these labels."""
+        """Add an amount to the counter of a name; ``words`` are the values of the further labels."""
         told, ended = self._largest.name(name, amount)
         for key in [key for key in self._totals if key[0] == ended]:  # what nobody has seen of it is the others'
             self._add(self._totals.pop(key) - self._shown.pop(key, 0.0), (OTHER, *key[1:]))
@@ -230,7 +268,7 @@ class Totals(Collector):
         self._totals[key] = self._totals.get(key, 0.0) + amount
 
     def collect(self) -> Iterable[Metric]:
-        """Return the counter metric as it is now, for Prometheus."""
+        """Return the counter with its current values, for Prometheus."""
         family = CounterMetricFamily(self.name, self._text, labels=tuple(self.words))
         self._shown = {key: total if key in self._shown else 0.0 for key, total in self._totals.items()}
         for key, total in self._shown.items():
@@ -239,9 +277,9 @@ class Totals(Collector):
 
 
 class Spans(Collector):
-    """A histogram of seconds by one name: the names that are seen most, and the others together.
+    """A histogram of seconds by name: the most frequent names have series of their own.
 
-    A new series begins at 0, as in ``Totals``.
+    All other names share the series ``other``. A new series shows 0 at its first collection, as in ``Totals``.
     """
 
     def __init__(
@@ -255,7 +293,16 @@ class Spans(Collector):
         registry: CollectorRegistry = REGISTRY,
         **labels: str,
     ) -> None:
-        """Define the metric; ``buckets`` are the upper ends, ascending, but for the last, which has none."""
+        """Define the metric. Its first label holds the name.
+
+        Args:
+            name: The metric's name.
+            text: A sentence that describes it.
+            most: The largest number of names that have series of their own.
+            buckets: The upper bounds in seconds, ascending, without the last one (infinity).
+            registry: The registry that serves it.
+            labels: The labels in their order, each with its description.
+        """
         self.name = name
         self.words = {label: (said,) for label, said in labels.items()}
         self._text = text
@@ -266,7 +313,7 @@ class Spans(Collector):
         registry.register(self)
 
     def observe(self, seconds: float, name: str, *words: str) -> None:
-        """Count one duration in the histogram metric."""
+        """Count one duration in the histogram; ``words`` are the values of the further labels."""
         told, ended = self._largest.name(name, 1.0)
         if ended is not None:
             self._seen = {key: seen for key, seen in self._seen.items() if key[0] != ended}
@@ -276,7 +323,7 @@ class Spans(Collector):
         self._seen[told, *words] = counts, total + seconds
 
     def collect(self) -> Iterable[Metric]:
-        """Return the histogram metric as it is now, for Prometheus."""
+        """Return the histogram with its current values, for Prometheus."""
         family = HistogramMetricFamily(self.name, self._text, labels=tuple(self.words))
         nothing = [0] * len(self._buckets), 0.0
         for key, seen in self._seen.items():

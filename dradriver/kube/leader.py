@@ -1,7 +1,7 @@
-"""Leader election on a Lease, so that one replica of several works.
+"""Leader election with a Lease, so that only one of several replicas works.
 
-The rules are client-go's (tools/leaderelection): a lease counts as expired when this process has seen no change of it
-for its duration, by this process's monotonic clock; clocks of machines are never compared.
+The rules are those of client-go (tools/leaderelection). A lease counts as expired if this process has seen no change of
+it for its duration, by this process's monotonic clock. Clocks of different machines are never compared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ JITTER: Final = 1.2  # client-go's JitterFactor: candidates wait between one and
 
 
 class _LostError(DriverError):
-    """The lease went to another, or could not be renewed in time."""
+    """Another candidate took the lease, or it could not be renewed in time."""
 
     reason = "LeadershipLost"
 
@@ -39,8 +39,8 @@ class ElectionLease(msgspec.Struct, frozen=True):
     Attributes:
         namespace: Its namespace.
         name: Its name.
-        config_map: A ConfigMap of the namespace that becomes the owner of a Lease that is created here, so that both
-            are deleted together; empty for no owner.
+        config_map: A ConfigMap of the namespace. If the elector creates the Lease, it makes the ConfigMap its owner, so
+            that both are deleted together. Empty for no owner.
     """
 
     namespace: str
@@ -52,12 +52,16 @@ class ElectionLease(msgspec.Struct, frozen=True):
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """The times of an election, in seconds. A ValueError is raised unless they grow from the last to the first.
+    """The times of an election, in seconds.
 
     Attributes:
         lease_duration_s: How long others wait after the last renewal that they saw; whole seconds.
         renew_deadline_s: How long after its last renewal a leader stops leading.
         retry_period_s: Pause between two renewals, and longest duration of one.
+
+    Raises:
+        ValueError: The lease duration is not longer than the deadline, or the deadline not longer than ``JITTER`` times
+            the retry period.
     """
 
     lease_duration_s: float = 15
@@ -76,7 +80,7 @@ class LeaderElector:
     """A candidate for a Lease.
 
     A leader that could not renew for ``renew_deadline_s`` cancels its work. Another candidate may lead
-    ``lease_duration_s`` after the last renewal, so a process whose work has not stopped by then is ended.
+    ``lease_duration_s`` after the last renewal. So the process is ended if its work has not stopped at that time.
     """
 
     def __init__(
@@ -93,13 +97,14 @@ class LeaderElector:
         """Make a candidate; no request is sent before ``run``.
 
         Args:
-            client: An entered client.
+            client: A client inside its ``async with`` block.
             lease: The Lease.
             identity: Name of this candidate; no two live processes may have the same.
             timings: The times of the election; those of client-go by default.
             end_process: Called with status 1 if cancelled work does not stop in time.
-            makes_progress: Says whether this process works; while it does not, the lease is neither taken nor renewed.
-            annotations: Gives annotations of the leader, written to the Lease with each renewal.
+            makes_progress: Returns whether this process works. While it does not, the lease is neither taken nor
+                renewed.
+            annotations: Returns annotations of the leader, written to the Lease with each renewal.
         """
         self._client = client
         self._lease = lease
@@ -115,10 +120,11 @@ class LeaderElector:
         self._watchdog: asyncio.TimerHandle | None = None
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the lease, do the work as leader, and again after the lease was lost; return when work returns.
+        """Wait for the lease, and do the work as leader. Return when the work returns.
 
-        Lost means: the work is cancelled and has ended before anything else happens. However this method ends, the
-        lease is given back first, so that another need not wait. What the work raises passes through.
+        If the lease is lost, the work is cancelled. When it has ended, the candidate waits for the lease again. However
+        this method ends, it releases the lease, so that another candidate need not wait. Errors of the work are passed
+        on.
         """
         try:
             while True:
@@ -135,7 +141,10 @@ class LeaderElector:
             await asyncio.sleep(self._timings.retry_period_s * random.uniform(1, 1 + JITTER))  # noqa: S311
 
     async def _lead(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Return True when the work is done, False when the lease was lost and the work has stopped."""
+        """Do the work as leader.
+
+        Return True if it is done, False if the lease was lost and the work has stopped.
+        """
         # The group cancels the work if the renewal raises, and waits for it.
         try:
             async with asyncio.TaskGroup() as group:
@@ -150,7 +159,7 @@ class LeaderElector:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError from None
-            logger.warning("not leading any more: %s", raised.exceptions[0])
+            logger.warning("This replica does not lead any more: %s", raised.exceptions[0])
             return False
         finally:
             if self._watchdog is not None:
@@ -159,7 +168,7 @@ class LeaderElector:
         return True
 
     async def _renew_until_lost(self) -> None:
-        """Renew until that fails; raising is what makes the task group cancel the work."""
+        """Renew the lease until it is lost, then raise an error, which makes the task group cancel the work."""
         try:
             while True:
                 await asyncio.sleep(self._timings.retry_period_s)
@@ -179,18 +188,18 @@ class LeaderElector:
             raise _LostError(f"{self._lease} was not renewed in {self._timings.renew_deadline_s:g} s") from None
 
     def _end_overdue_work(self) -> None:
-        logger.critical("the work did not stop in time after the lease was lost; ending this process")
+        logger.critical("The work did not stop in time after the lease was lost. This process ends now.")
         self._end_process(1)
 
     async def _attempt(self) -> bool:
-        """Take or renew the lease and return whether it is ours now.
+        """Try to take or renew the lease, and return whether this candidate holds it now.
 
         Raises:
-            _LostError: We led, and another holds it.
+            _LostError: This process was the leader, and another candidate holds the lease.
         """
         # A leader that hangs must not keep others from leading, though the thread that renews for it is well.
         if not self._makes_progress():
-            logger.warning("%s: not renewed, this process makes no progress", self._lease)
+            logger.warning("%s is not renewed, because this process makes no progress.", self._lease)
             return False
         try:
             async with asyncio.timeout(self._timings.retry_period_s):
@@ -199,14 +208,16 @@ class LeaderElector:
             raise
         except (DriverError, TimeoutError) as error:
             if not (isinstance(error, ApiError) and (error.conflict or error.already_exists)):
-                logger.warning("%s: %s", self._lease, str(error) or "no answer in time")
+                logger.warning(
+                    "%s cannot be renewed: %s", self._lease, str(error) or "the API server did not answer in time"
+                )
             return False
 
     async def _take(self) -> bool:
         """Create, take or renew the lease with one write; return False if another candidate holds it.
 
         Raises:
-            _LostError: We led, and another candidate holds the lease.
+            _LostError: This process was the leader, and another candidate holds the lease.
             ApiError: The server refuses; a conflict if another candidate wrote first.
         """
         clock = asyncio.get_running_loop().time
@@ -248,7 +259,8 @@ class LeaderElector:
     async def _owner_references(self) -> dict[str, Any]:
         """Return the ``ownerReferences`` of a new Lease: the ConfigMap, if it exists.
 
-        A chart does not contain the Lease, so an uninstallation deletes it only by its owner.
+        The Helm chart contains the ConfigMap but not the Lease. So an uninstallation deletes the Lease only through its
+        owner.
         """
         if not self._lease.config_map:
             return {}
@@ -270,7 +282,10 @@ class LeaderElector:
         return metadata | {"annotations": {**(metadata.get("annotations") or {}), **annotations}}
 
     def _renewed_spec(self, old: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of the Lease's spec that say that this candidate holds it from now on."""
+        """Return the Lease's spec with this candidate as the holder, renewed now.
+
+        ``old`` is the spec as it was read; it is empty for a new Lease.
+        """
         now = _micro_time()
         spec = {
             "holderIdentity": self._identity,
@@ -283,7 +298,10 @@ class LeaderElector:
         return spec
 
     async def _release(self) -> None:
-        """Say that the lease is free where it is ours; that it could not be said costs others a wait, no more."""
+        """Release the lease if this candidate holds it.
+
+        If that fails, other candidates only wait longer.
+        """
         try:
             async with asyncio.timeout(self._timings.retry_period_s):
                 lease = await self._client.get(LEASES, self._lease.name, namespace=self._lease.namespace)
@@ -295,7 +313,7 @@ class LeaderElector:
                     logger.info("%s is given back", self._lease)
         except (DriverError, TimeoutError) as error:
             if not (isinstance(error, ApiError) and error.not_found):
-                logger.warning("%s is not given back: %s", self._lease, error)
+                logger.warning("%s cannot be released: %s", self._lease, error)
 
 
 def _micro_time() -> str:

@@ -23,39 +23,47 @@ Work = Callable[[], Awaitable[None]]
 
 
 class Progress:
-    """Says in any thread whether a loop made progress lately. ``run`` must run in that loop meanwhile."""
+    """Tells other threads whether an event loop has made progress in the last seconds.
+
+    ``run`` must run in that loop.
+    """
 
     def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin now; a loop that showed nothing for ``most_s`` makes no progress."""
+        """Make an object for which the loop has made progress just now.
+
+        The loop counts as hanging after ``most_s`` seconds without a call of ``show``. ``clock`` returns seconds that
+        only grow.
+        """
         self._most_s, self._clock = most_s, clock
         self._shown_at = clock()
 
     def show(self) -> None:
-        """Note for the leader election's thread that the work's loop makes progress."""
+        """Record that the loop makes progress now."""
         self._shown_at = self._clock()
 
     def is_recent(self) -> bool:
-        """Return whether the loop of the leader's work made progress within the last seconds."""
+        """Return whether the loop made progress within the last ``most_s`` seconds."""
         return self._clock() - self._shown_at < self._most_s
 
     async def run(self) -> None:
-        """Note for the leader election's thread the progress of the work's loop, until cancelled."""
+        """Record the loop's progress at short intervals, until cancelled."""
         while True:
             self.show()
             await asyncio.sleep(min(self._most_s / BEATS, LONGEST_BEAT_S))
 
 
 async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None:
-    """Run an election in a thread of its own, and the leader's work in this loop.
+    """Run an election in its own thread, and the leader's work in the caller's event loop.
 
     So the lease is renewed in time even if the work keeps its own loop busy for seconds.
 
-    It returns when the election returns, and raises what the election raises. If it is cancelled, even more than once,
-    it cancels the election, and ends when the election has ended.
+    The function returns when the election returns, and raises the election's errors. If the function is cancelled, even
+    more than once, it cancels the election, and ends when the election has ended.
 
     Args:
-        election: Called in the thread with a function that runs the work, such as ``LeaderElector.run``. If it cancels
-            that function, the work is cancelled, and the function ends when the work has ended.
+        election: The election, such as ``LeaderElector.run``. It is called in the thread and gets a function that runs
+            the work. If the election cancels this function, the work is cancelled. The function returns only when the
+            work has ended.
         work: The work of the leader.
     """
     work_loop = asyncio.get_running_loop()
@@ -110,9 +118,10 @@ async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None
 
 
 async def _run_in_loop(loop: asyncio.AbstractEventLoop, work: Work, context: contextvars.Context) -> None:
-    """Run work in another thread's loop.
+    """Run the leader's work in another thread's event loop, and wait for its end.
 
-    A cancellation cancels the work, and waits until the work has ended.
+    If this call is cancelled, the work is cancelled, and the call waits until the work has ended. ``context`` has the
+    context variables for the work.
     """
     done: concurrent.futures.Future[None] = concurrent.futures.Future()
     tasks: list[asyncio.Task[None]] = []  # the task of the work; used in the other loop only
@@ -156,10 +165,13 @@ async def _run_in_loop(loop: asyncio.AbstractEventLoop, work: Work, context: con
 
 
 class _StoppedError(Exception):
-    """The work was cancelled. A cancelled future would look the same as a cancelled wait for it."""
+    """The leader's work was cancelled in its own event loop.
+
+    A ``CancelledError`` could not be used: it would look as if the waiting coroutine itself had been cancelled.
+    """
 
 
 def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
-    """Call a function in another thread's loop; do nothing if that loop has ended."""
+    """Call the function ``call`` in another thread's loop, if that loop still runs."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call)

@@ -1,4 +1,4 @@
-"""Metrics of the reflectors."""
+"""The metrics of the reflectors. ``reflector`` and ``store`` update them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ RELISTS: Final = Labelled(
 LAST_HEARD: Final = Labelled(
     Gauge,
     "gpu_topology_reflector_last_event_timestamp_seconds",
-    "When a list, an event or a bookmark last came; time() minus this is the age.",
+    "When a list, an event or a bookmark last came, as Unix time. The function time() minus this is the age.",
     resource=PLURALS,
 )
 OBJECTS: Final = Labelled(Gauge, "gpu_topology_reflector_objects", "Objects in a reflector's store.", resource=PLURALS)
 FAILED_HANDLERS: Final = Labelled(
     Counter,
     "gpu_topology_reflector_failed_handlers_total",
-    "Changes that an error in this program kept from being taken in; the controller's audit makes up for them.",
+    "Changes that were not taken in because of an error in this program. The controller's audit reads them later.",
     resource=PLURALS,
 )

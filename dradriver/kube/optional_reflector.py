@@ -1,4 +1,4 @@
-"""A reflector of a kind that not every API server has, in the newest version that it has."""
+"""A reflector for a kind that not every API server has. It follows the newest version that the server has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ T = TypeVar("T", bound=HasMetadata)
 
 
 class OptionalReflector(Generic[T]):
-    """A reflector while a server has the kind; without it there are no such objects."""
+    """A reflector that follows a kind while the server has it.
+
+    Without the kind there are no objects.
+    """
 
     def __init__(
         self,
@@ -34,14 +37,16 @@ class OptionalReflector(Generic[T]):
         on_change: Callable[[Change[T]], None],
         look_s: float = LOOK_S,
     ) -> None:
-        """Follow nothing yet.
+        """Make a reflector that follows nothing before ``run``.
 
         Args:
-            client: An entered client.
-            versions: The kind in all its versions, the one that is wanted first.
-            read: See ``Reflector``.
-            on_change: The same; also told of all objects as gone when the server has the kind no more.
-            look_s: How often to ask which versions the server has; a quarter of that while it does not answer.
+            client: A client inside its ``async with`` block.
+            versions: The versions of the kind, the preferred one first.
+            read: A msgspec struct with the fields that are used, or a function that makes one from an object's JSON.
+            on_change: Called after the store has changed. If the server stops serving the kind, it is called for all
+                objects as gone.
+            look_s: How often to ask which versions the server has, in seconds; a quarter of that while the server does
+                not answer.
         """
         self._client = client
         self._versions = versions
@@ -52,13 +57,16 @@ class OptionalReflector(Generic[T]):
         self._reflector: Reflector[T] | None = None  # follows the version that the server has; None for none
 
     async def synced(self) -> None:
-        """Wait until all objects of the optional kind are known, or the server has none, or does not say."""
+        """Wait until all objects of the kind are known.
+
+        The method also returns if the server does not have the kind, or does not answer.
+        """
         await self._asked.wait()
         if self._reflector is not None:
             await self._reflector.synced.wait()
 
     async def run(self) -> NoReturn:
-        """Follow the optional kind on the API server until cancelled."""
+        """Follow the kind on the API server until cancelled."""
         followed: Resource | None = None  # the version that is followed; None for none
         following: asyncio.Task[Any] | None = None
         async with asyncio.TaskGroup() as tasks:
@@ -68,7 +76,11 @@ class OptionalReflector(Generic[T]):
                 try:
                     newest = await self._newest_served()
                 except DriverError as error:
-                    logger.warning("which %s the server has is not known: %s", self._versions[0].plural, error)
+                    logger.warning(
+                        "The driver cannot find out which versions of %s the API server has: %s",
+                        self._versions[0].plural,
+                        error,
+                    )
                     newest, wait_s = followed, self._look_s / 4
                 # Another version, after an upgrade of the server, or none: its objects are read anew.
                 if newest != followed:

@@ -1,7 +1,7 @@
 """A live copy of all objects of one kind.
 
-The protocol is client-go's: WatchList, or a LIST in pages where that fails, then a WATCH from the version that came
-with it. What it must survive is listed, line by line, in the tests. What is stored may be less than what is read.
+The protocol is that of client-go: a WatchList, or a LIST in pages if that fails, then a WATCH from the resulting
+version. The tests list the faults that it must survive. The store can keep less of an object than the server sends.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class Reflector(Generic[T]):
     """A store that follows the API server while ``run`` runs.
 
     Attributes:
-        store: The objects by (namespace, name); read-only, always whole, never a half-read list.
-        synced: Set when the store is whole for the first time.
+        store: The objects by (namespace, name); read-only. While a new list is being read, it still has the old
+            objects.
+        synced: Set when the store is complete for the first time.
     """
 
     def __init__(
@@ -73,16 +74,16 @@ class Reflector(Generic[T]):
         """Make a reflector that has read nothing yet.
 
         Args:
-            client: An entered client.
+            client: A client inside its ``async with`` block.
             resource: The kind of objects to follow.
-            read: A msgspec struct with the fields that are used, ``metadata`` among them. Or a function that makes such
-                a struct of an object's JSON, and returns None for an object that the store should not have. Objects
-                that cannot be read are left out, and do not disturb others.
+            read: A msgspec struct with the fields that are used, including ``metadata``. Or a function that makes such
+                a struct from an object's JSON, and returns None for an object that the store should not have. Objects
+                that cannot be decoded are left out, and do not affect others.
             namespace: Follow only objects of this namespace; None for all.
             label_selector: Follow only objects that match it.
             field_selector: Follow only objects that match it.
             on_change: Called after the store has changed; it should only put keys into a queue. Its errors are logged.
-            on_unread: Called with each object that could not be read completely, whenever it arrives.
+            on_unread: Called with each object that could not be decoded completely, each time it arrives.
             on_trouble: Called with the error each time following fails, and with None when it works again.
         """
         self._on_trouble = on_trouble
@@ -111,12 +112,13 @@ class Reflector(Generic[T]):
         self.synced = asyncio.Event()
 
     async def refresh(self, timeout_s: float) -> None:
-        """Read all objects of the reflector's kind again; return when its store is as fresh as the server at the call.
+        """Read all objects again, and return when the store has them.
 
-        The read is a consistent one. Whatever ``run`` is at is given up for it, even a watch that has fallen silent.
+        The store is then as fresh as the server was at the call: the answer never comes from an outdated cache. If
+        ``run`` is reading or watching, even on a silent connection, that is interrupted.
 
         Raises:
-            Unreachable: That took more than ``timeout_s``. The reflector goes on trying.
+            Unreachable: The read took more than ``timeout_s``. The reflector goes on trying.
         """
         self._requested_read += 1
         requested_read = self._requested_read
@@ -127,10 +129,10 @@ class Reflector(Generic[T]):
                 while self._stored_read < requested_read:
                     await self._replaced.wait()
         except TimeoutError:
-            raise Unreachable(f"{self._resource.plural}: not read anew in {timeout_s:g} s") from None
+            raise Unreachable(f"{self._resource.plural}: not read again in {timeout_s:g} s") from None
 
     async def run(self) -> NoReturn:
-        """Run the reflector: follow the objects of one kind on the API server until cancelled."""
+        """Follow the objects of one kind on the API server until cancelled."""
         reason = "start"
         while True:
             try:
@@ -143,14 +145,14 @@ class Reflector(Generic[T]):
                 self._turn_timeout = None
 
     async def _take_turn(self, reason: str) -> str:
-        """Follow the server until one stream ends, and wait before the next.
+        """Read or watch until one stream from the server ends, and wait before the next one.
 
         Args:
-            reason: Why all objects are read, if they are: ``start``, ``refresh``, ``expired`` or ``error``. It is a
-                label of the metric.
+            reason: If all objects have to be read, the reason for it: ``start``, ``refresh``, ``expired`` or ``error``.
+                It is a label of the metric.
 
         Returns:
-            The reason for the next turn.
+            The reason for the next read.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -182,7 +184,7 @@ class Reflector(Generic[T]):
         self._version_had_expired = has_expired
         logger.log(
             logging.DEBUG if error is None else logging.WARNING,
-            "reading %s again in %.1f s: %s",
+            "The driver cannot watch %s and reads them again in %.1f s: %s",
             self._resource.plural,
             pause_s,
             error or "the watch ended at once",
@@ -196,10 +198,14 @@ class Reflector(Generic[T]):
             self._on_trouble(trouble)
 
     def _wait_after_failure_s(self, error: DriverError | None, *, must_read_again: bool) -> float:
-        """Return the seconds to wait after a turn that failed, and count the failure.
+        """Return the seconds to wait after a failed read or watch, and count the failure.
 
-        ``must_read_again``: the server only said that the version expired. That is no failure: the server works again.
-        Attempts without a server are counted separately, because they say nothing about the load that it can bear.
+        If no server was there to accept the connection, the attempt is counted separately: it put no load on a server.
+
+        Args:
+            error: The error that ended the read or watch.
+            must_read_again: Whether the server only reported that the version is too old to watch from. The server
+                works then, so this does not count as a failure.
         """
         if must_read_again:
             self._failures = self._absences = 0
@@ -212,11 +218,18 @@ class Reflector(Generic[T]):
 
     @property
     def _must_read_all(self) -> bool:
-        """Whether everything must be read: there is no version to watch from, or ``refresh`` wants it."""
+        """Return whether all objects must be read, and not only watched.
+
+        The result is True if there is no version to watch from, or if ``refresh`` requested a read.
+        """
         return not self._version or self._stored_read < self._requested_read
 
     async def _read_and_watch(self) -> DriverError | None:
-        """Read everything if need be, then watch until the stream ends; return why, None for a clean end."""
+        """Read all objects if necessary, then watch until the stream ends.
+
+        Returns:
+            The error that ended the stream; None for a normal end.
+        """
         try:
             if self._must_read_all and self._may_use_watch_list:
                 await self._try_watch_list()
@@ -230,18 +243,21 @@ class Reflector(Generic[T]):
         return None
 
     async def _try_watch_list(self) -> None:
-        """Follow a WatchList to its end; return with an outdated store where a LIST should be tried at once."""
+        """Follow a WatchList, a watch that begins with all objects, until it ends.
+
+        If the store still lacks a complete list afterwards, the caller reads a LIST at once.
+        """
         try:
             await self._follow("")
         except ApiError as error:
             if not self._must_read_all or error.status in NOT_ABOUT_WATCH_LIST:
                 raise
             self._may_use_watch_list = False
-            logger.info("%s: WatchList is not served (%s); using LIST", self._resource.plural, error)
+            logger.info("%s: WatchList is not served (%s). LIST is used.", self._resource.plural, error)
         except Unreachable as error:
             if not self._must_read_all:
                 raise
-            logger.info("%s: WatchList was cut short (%s); trying LIST", self._resource.plural, error)
+            logger.info("%s: WatchList was cut short (%s). LIST is tried.", self._resource.plural, error)
 
     async def _list(self) -> None:
         metrics.LISTS.labels(self._resource.plural).inc()
@@ -264,7 +280,7 @@ class Reflector(Generic[T]):
 
         Raises:
             ApiError: The server refuses, or ended the stream with an error.
-            Unreachable: The stream broke, was silent, or did not give all objects in ``FILL_S``.
+            Unreachable: The stream broke, was silent, or did not give all objects within a minute (``FILL_S``).
         """
         params = self._selection | {
             "watch": "true",
@@ -319,7 +335,7 @@ class Reflector(Generic[T]):
             raise Unreachable(f"WATCH {self._resource.plural}: a line is no event: {error}") from error
 
     def _apply(self, kind: str, data: msgspec.Raw) -> None:
-        """Bring an event into the store."""
+        """Apply one watch event to the store; ``kind`` is its type, such as ``ADDED``."""
         if kind in ("ADDED", "MODIFIED", "DELETED"):
             key, version, new = self._content.read_event(kind, data)
             self._version = version or self._version
@@ -331,7 +347,13 @@ class Reflector(Generic[T]):
             self._handle_unusual(kind, data)
 
     def _collect(self, fresh: dict[Key, T], kind: str, data: msgspec.Raw) -> str | None:
-        """Bring an event of a WatchList's beginning into ``fresh``; return the version at which that is whole."""
+        """Add one of the first events of a WatchList, which give all objects, to ``fresh``.
+
+        ``kind`` is the event's type, such as ``ADDED``.
+
+        Returns:
+            The version of the complete list, once the last initial event has arrived; else None.
+        """
         if kind in ("ADDED", "MODIFIED", "DELETED"):
             key, _, new = self._content.read_event(kind, data)
             if key is not None and new is not None:
@@ -351,12 +373,20 @@ class Reflector(Generic[T]):
             raise from_status(data, request=f"WATCH {self._resource.plural}")
         if kind not in self._unknown_types and len(self._unknown_types) < 16:
             self._unknown_types.add(kind)
-            logger.warning("%s: skipping watch events of unknown type %r", self._resource.plural, kind)
+            logger.warning(
+                "%s: the watch sent an event of the unknown type %r. It is skipped.", self._resource.plural, kind
+            )
 
     def _replace(self, fresh: dict[Key, T], version: str, number: int, began: float) -> None:
-        """Swap the store's content at once for what the read of this number gave, and tell the differences.
+        """Replace the store's content with the result of a read, and report the differences.
 
-        A read is a consistent one: what anybody was told before it ``began`` it shows, or it is not so any more.
+        Args:
+            fresh: The objects that were read.
+            version: The resourceVersion of the read.
+            number: How many reads ``refresh`` had requested when this one began. Requests up to this number are now
+                answered.
+            began: When the read began, by the loop's clock. The read is consistent: it has all changes before that
+                time.
         """
         self._version = version
         self._stored_read = number
@@ -369,9 +399,9 @@ class Reflector(Generic[T]):
 
 
 def backoff_s(failures: int, error: DriverError | None) -> float:
-    """Return the seconds that a reflector waits after failures in a row: exponential with full jitter.
+    """Return the seconds that a reflector waits after failures in a row: exponential, with full jitter.
 
-    A server that names a time (Retry-After) is not asked sooner.
+    If the server names a time (Retry-After), the wait is at least that long.
     """
     longest = LONGEST_ABSENCE_S if isinstance(error, Unreachable) and error.absent else LONGEST_WAIT_S
     wait = random.uniform(0, wait_s(failures - 1, first_s=FIRST_WAIT_S, longest_s=longest))  # noqa: S311

@@ -1,4 +1,4 @@
-"""The kinds of Kubernetes objects that the driver touches, and their paths on the API server."""
+"""The kinds of Kubernetes objects that the driver reads or writes, and their paths on the API server."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Resource:
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
-        """Return the API server's path of a resource: of a collection without a name, else of an object.
+        """Return the API server's path of an object; without a name, the path of a collection.
 
-        A collection is that of all namespaces if none is given.
+        Without a namespace, the collection covers all namespaces.
 
         Raises:
-            ValueError: An empty name (it would address the whole collection) or one that is no single path segment,
-                an object of a namespaced kind without namespace, or a namespace for a kind that has none.
+            ValueError: The name is empty (it would address the whole collection) or not a single path segment, an
+                object of a namespaced kind has no namespace, or a namespace is given for a kind that has none.
         """
         if name is not None and (name in ("", ".", "..") or "/" in name):
             raise ValueError(f"{self.kind}: {name!r} is no object's name")

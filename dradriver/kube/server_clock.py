@@ -1,4 +1,7 @@
-"""The time by the API server's clock. The controller counts GPU time by it: a node's own clock can be hours late."""
+"""A clock that shows the API server's time.
+
+The controller counts GPU time by it, because a node's clock can be hours off.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ _CLOSE_S: Final = 2.0  # a header ``Date`` has whole seconds, and an answer take
 
 
 class ServerClock:
-    """Seconds since the epoch. After ``set`` it goes on as the monotonic clock does, whatever becomes of others."""
+    """A clock of the API server's time, in seconds since the epoch.
+
+    ``set`` sets the clock. Between calls of ``set`` it advances with the monotonic clock.
+    """
 
     def __init__(
         self,
@@ -20,11 +26,11 @@ class ServerClock:
         own: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with this machine's clock.
+        """Make a clock that starts with this machine's time.
 
         Args:
-            told: Returns the header ``Date`` of the API server's last answer, empty if it had none, and when the answer
-                came, by the monotonic clock.
+            told: Returns the ``Date`` header of the API server's last answer (empty if it had none), and the time at
+                which the answer came, by the monotonic clock.
             own: Returns seconds since the epoch by this machine's clock.
             monotonic: Returns seconds that only grow.
         """
@@ -32,11 +38,14 @@ class ServerClock:
         self._ahead_s = own() - monotonic()  # of the monotonic clock
 
     def __call__(self) -> float:
-        """Return the time, seconds since the epoch."""
+        """Return the API server's time as far as it is known, in seconds since the epoch."""
         return self._monotonic() + self._ahead_s
 
     def set(self) -> None:
-        """Set the clock by the API server's last answer; by this machine's clock if that says the same, or nothing."""
+        """Set the clock to the API server's time, from its last answer.
+
+        This machine's time is used instead if the two differ by at most 2 s, or if the answer has no time.
+        """
         date, at = self._told()
         own_ahead_s = self._own() - self._monotonic()
         try:

@@ -1,4 +1,4 @@
-"""The objects of one kind as a reflector last saw them, and the changes that somebody is told."""
+"""The objects of one kind as a reflector last saw them, and the reports of their changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Identity(Protocol):
 
 
 class HasMetadata(Protocol):
-    """What every stored object can say of itself."""
+    """An object that a store can keep: anything with the ``metadata`` of a Kubernetes object."""
 
     @property
     def metadata(self) -> _Identity:
@@ -42,18 +42,19 @@ T = TypeVar("T", bound=HasMetadata)
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """One object came (``old`` is None), changed, or went (``new`` is None); both as they are stored.
+    """The change of one object: added (``old`` is None), modified, or removed (``new`` is None).
 
-    An object of which nothing is kept any more went. An object that took the name of a deleted one is two changes, even
-    if the deletion was not seen. ``old`` is always what the store held, so what was derived from it can be undone
-    exactly.
+    ``old`` and ``new`` are the objects as they are stored. If the store stops keeping an object, the object counts as
+    removed. If an object took the name of a deleted one, there are two changes, even if the deletion was not seen.
+    ``old`` is always the object that the store had, so values derived from it can be undone exactly.
 
     Attributes:
         key: Namespace and name.
-        old: What it was.
-        new: What it is.
-        read_at: None for an event. Else, by the loop's clock, when a read of everything began that showed it, which is
-            the truth even where its version is an older one: the server's store may have been put back.
+        old: The object before.
+        new: The object now.
+        read_at: None for a watch event. For a read of all objects, the time at which the read began, by the loop's
+            clock. Such a read is the truth even if its version is older, because the server's store may have been
+            restored.
     """
 
     key: Key
@@ -63,10 +64,10 @@ class Change(Generic[T]):
 
 
 class Store(Generic[T]):
-    """The objects, by key.
+    """The objects of one kind, by namespace and name.
 
     Attributes:
-        objects: What is stored; read-only, always whole.
+        objects: The stored objects; read-only, always complete.
     """
 
     def __init__(
@@ -76,7 +77,14 @@ class Store(Generic[T]):
         on_change: Callable[[Change[T]], None] | None = None,
         on_unread: Callable[[Unread], None] | None = None,
     ) -> None:
-        """Make an empty store of the resource of that plural; see ``Reflector`` for the others."""
+        """Make an empty store.
+
+        Args:
+            plural: The plural name of the objects' resource, such as ``pods``.
+            read: A msgspec struct with the fields to store, or a function that makes one from an object's JSON.
+            on_change: Called after the store has changed.
+            on_unread: Called with each object that could not be decoded completely.
+        """
         self._plural = plural
         self._reader = Isolated(plural, read, on_unread)
         self._on_change = on_change
@@ -85,9 +93,10 @@ class Store(Generic[T]):
         self.objects: Mapping[Key, T] = MappingProxyType(self._objects)
 
     def read(self, data: msgspec.Raw) -> T | None:
-        """Return what the store keeps of an object's JSON, None for nothing.
+        """Return what the store keeps of an object's JSON; None if it keeps nothing.
 
-        An older state of the server's store that was put back can have other content under the same version.
+        If the stored object has equal content, that same object is returned, so that no change is reported. Equal
+        versions are not enough, because a restored server can have other content under the same version.
         """
         new = self._reader(data)
         if new is None:
@@ -96,9 +105,10 @@ class Store(Generic[T]):
         return old if old is not None and old == new else new
 
     def read_event(self, kind: str, data: msgspec.Raw) -> tuple[Key | None, str, T | None]:
-        """Return the key of a watch event's object (None if unreadable), its version, and what the store keeps of it.
+        """Return a watch event's key, its version, and the object to store.
 
-        The store keeps nothing of an object that was deleted, whatever the event says of the object.
+        ``kind`` is the event's type, such as ``DELETED``. The key is namespace and name; None if it cannot be decoded.
+        For a deleted object there is nothing to store, whatever the event contains.
         """
         new = None if kind == "DELETED" else self.read(data)
         if new is not None:
@@ -107,7 +117,10 @@ class Store(Generic[T]):
         return ((subject.namespace, subject.name) if subject.name else None), subject.resource_version, None
 
     def replace(self, fresh: Mapping[Key, T], read_at: float | None = None) -> None:
-        """Replace all objects of the store and tell the differences; ``read_at`` is when their read began."""
+        """Replace all objects of the store, and report the differences.
+
+        ``read_at`` is the time at which the read of ``fresh`` began, by the loop's clock.
+        """
         changes: list[tuple[Key, T | None, T | None]] = [
             (key, old, None) for key, old in self._objects.items() if key not in fresh
         ]
@@ -119,7 +132,7 @@ class Store(Generic[T]):
             self._tell(*change, read_at)
 
     def put(self, key: Key, new: T | None) -> None:
-        """Store an object's new state, None when it is gone, and tell subscribers."""
+        """Store an object's new state (None if it is gone), and report the change."""
         old = self._objects.get(key)
         self._set(key, new)
         self._count.set(len(self._objects))
@@ -141,9 +154,9 @@ class Store(Generic[T]):
                 self._on_change(change)
             except Exception:  # somebody else's code: the store goes on without it
                 metrics.FAILED_HANDLERS.labels(self._plural).inc()
-                logger.exception("a handler of %s failed on %s", self._plural, "/".join(key))
+                logger.exception("Internal error: a handler of %s failed on %s.", self._plural, "/".join(key))
 
 
 def key_of(obj: HasMetadata) -> Key:
-    """Return a stored object's namespace and name."""
+    """Return the namespace and name of the stored object ``obj``."""
     return obj.metadata.namespace, obj.metadata.name

@@ -10,10 +10,14 @@ from dradriver.kube.http import aiohttp
 
 
 class Lines:
-    """An iterator over the lines of an answer, of any length: a full ResourceSlice is longer than aiohttp reads.
+    """An iterator over the lines of an answer.
 
-    A last line that was cut short is left out. Raises ``Unreachable`` when the connection breaks, ``Silent`` when
-    nothing comes for ``silence_s``, which may be changed at any time.
+    A line can have any length: a full ResourceSlice exceeds aiohttp's limit. An incomplete last line is left out.
+    ``silence_s`` may be changed at any time.
+
+    Raises:
+        Unreachable: The connection broke.
+        Silent: Nothing came for ``silence_s`` seconds.
     """
 
     def __init__(self, response: aiohttp.ClientResponse, *, silence_s: float) -> None:
@@ -49,5 +53,8 @@ class Lines:
 
 
 def error_text(error: Exception) -> str:
-    """Return in words what ended the stream of lines: a timeout's text is empty."""
+    """Return the text of the error that ended the stream.
+
+    If the text is empty, as for a timeout, return the name of the error's type.
+    """
     return str(error) or type(error).__name__

@@ -1,4 +1,7 @@
-"""Objects that want work: namespaces side by side, the objects of each in turn, and a growing pause after a failure."""
+"""A queue of objects to work on, with growing pauses after failures.
+
+Different namespaces are worked on in parallel, the objects of one namespace one after another.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,25 @@ MOST: Final = 16  # namespaces at once
 
 
 class WorkQueue:
-    """What goes wrong in one namespace (its quota, somebody's webhook) holds up no other.
+    """A queue of objects to work on.
 
-    Every step costs the same, however many objects there are. Nothing is kept of one that wants nothing.
+    Trouble in one namespace (its quota, a webhook) does not delay the others. The time of a step does not grow with the
+    number of objects. The queue stores nothing about objects without work.
 
     Attributes:
-        woken: Set when ``begin`` should be called.
+        woken: Set when there may be new work to start, so that ``begin`` should be called.
     """
 
     def __init__(
         self, work: Callable[[Key], Awaitable[None]], *, pause_s: float, longest_s: float = LONGEST_PAUSE_S
     ) -> None:
-        """Have ``work`` done on objects; ``pause_s`` is the first pause, and each further one is twice as long."""
+        """Make an empty queue.
+
+        Args:
+            work: Called with each object.
+            pause_s: The pause after the first failure, in seconds. It doubles with each further failure.
+            longest_s: The longest pause, in seconds.
+        """
         self._work = work
         self._pause_s = pause_s
         self._longest_s = longest_s
@@ -46,12 +56,18 @@ class WorkQueue:
         self.woken = asyncio.Event()
 
     def put(self, key: Key) -> None:
-        """Have the work queue process an object: now, or once its pause is over."""
+        """Queue an object to be worked on now.
+
+        If the object is in a pause, it is worked on at the end of the pause.
+        """
         if not self._paused(key):
             self._add_due(key)
 
     def put_at(self, key: Key, when: float) -> None:
-        """Have the work queue process an object at a time of the loop's clock, and not before."""
+        """Queue an object to be worked on at the time ``when`` of the loop's clock.
+
+        The object is worked on earlier only if ``put`` was called for it before.
+        """
         times, until = self._pauses.get(key, (0, None))
         if until != when:
             self._pauses[key] = times, when
@@ -59,7 +75,7 @@ class WorkQueue:
             self.woken.set()
 
     def drop(self, key: Key) -> None:
-        """Undo ``put`` for an object in the work queue if the work has not begun."""
+        """Remove an object from the queue if the work on it has not begun."""
         namespace = key[0]
         due = self._due.get(namespace, OrderedDict())
         due.pop(key, None)
@@ -70,9 +86,14 @@ class WorkQueue:
             self.done(key)  # no pause's end will bring it up again
 
     def fail(self, key: Key, *, least_s: float = 0.0) -> bool:
-        """Have the work queue retry an object after a pause, which grows with its failures.
+        """Queue an object again after a pause, which grows with the object's failures.
 
-        Returns whether this is the first time in a row.
+        Args:
+            key: The object.
+            least_s: The shortest pause, in seconds.
+
+        Returns:
+            Whether this is the first failure of the object since ``done``.
         """
         times = self._pauses.get(key, (0, 0.0))[0]
         pause_s = wait_s(times, first_s=self._pause_s, longest_s=self._longest_s)
@@ -83,15 +104,18 @@ class WorkQueue:
         return times == 0
 
     def waiting(self) -> list[Key]:
-        """Return what waits in the work queue, now or for later."""
+        """Return the objects that are queued, for now or for later."""
         return list(dict.fromkeys((*(key for due in self._due.values() for key in due), *self._pauses)))
 
     def done(self, key: Key) -> None:
-        """Forget that an object in the work queue has failed, or was to be worked on later."""
+        """Forget an object's failures, and the time for which ``put_at`` queued it."""
         self._pauses.pop(key, None)
 
     async def run(self) -> None:
-        """Process the work queue until cancelled; what was under way then is due when this is run again."""
+        """Work on the queue until cancelled.
+
+        Work that the cancellation interrupted is done again at the next call of ``run``.
+        """
         self._busy.clear()  # of those whose turn never began
         self._waiting_namespaces.update(dict.fromkeys(self._due))
         async with asyncio.TaskGroup() as group:
@@ -103,13 +127,18 @@ class WorkQueue:
                         await self.woken.wait()
 
     async def flush(self) -> None:
-        """Process what is due in the work queue until nothing is; for callers that drive it by hand."""
+        """Work on the queue until nothing is due. For callers that do not use ``run``."""
         while self._waiting_namespaces:
             async with asyncio.TaskGroup() as group:
                 self.begin(group)
 
     def begin(self, group: asyncio.TaskGroup) -> float | None:
-        """Start all work that is due. Returns when to call again, by the loop's clock, unless ``woken`` is set."""
+        """Start all work that is due, as tasks of ``group``.
+
+        Returns:
+            When to call ``begin`` again, by the loop's clock; earlier if ``woken`` is set. None if nothing is queued
+                for a later time.
+        """
         now = asyncio.get_running_loop().time()
         while self._later and self._later[0][0] <= now:
             until, key = heapq.heappop(self._later)
@@ -132,7 +161,7 @@ class WorkQueue:
             self.woken.set()
 
     async def _take_turn(self, namespace: str) -> None:
-        """Work on the objects of a namespace for ``TURN_S`` at most; then serve others."""
+        """Work on the objects of a namespace for at most ``TURN_S`` seconds; then other namespaces are served."""
         clock = asyncio.get_running_loop().time
         turn_end = clock() + TURN_S
         due = self._due[namespace]
@@ -145,7 +174,7 @@ class WorkQueue:
                     due[key] = None  # ``run`` may be called again
                     raise
                 except Exception:  # a bug in what one of them meets must not stop the others
-                    logger.exception("%s/%s: an error in this program; trying again later", *key)
+                    logger.exception("%s/%s: internal error. It is tried again later.", *key)
                     self.fail(key)
                 # Work that finds nothing to do never waits, so let other tasks run.
                 await asyncio.sleep(0)

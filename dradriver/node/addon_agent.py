@@ -1,7 +1,7 @@
 """The node agent next to another DRA driver that allocates the GPUs: it reads the machine and publishes it.
 
-It is not a plugin of the kubelet: the other driver prepares the claims. It reports the faults of a GPU in metrics only,
-because taints belong to devices, and the devices are the other driver's.
+This agent is not a plugin of the kubelet, because the other driver prepares the claims. It reports the faults of a GPU
+in metrics only: a taint belongs to a device, and the devices are published by the other driver.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ logger = logging.getLogger(__name__)
 async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     """Run this node's agent next to the DRA driver that allocates the GPUs, until cancelled.
 
-    The health port answers "ready" while the GPUs' kernel driver answers and the machine is published, or is withheld
-    for a known reason.
+    The health port answers "ready" if two things are true. The GPUs' kernel driver answers. The agent has published the
+    machine, or does not publish it for a known reason.
 
     Args:
         options: The options of the command line.
         server: Address and credentials of the API server; by default those of ``options``.
 
     Raises:
-        DriverError: The options or the node do not allow it; the message says why.
+        DriverError: The agent cannot run with these options or on this node; the message says why.
         OSError: The health port is taken.
     """
     client = client_of(options, server)

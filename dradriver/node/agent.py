@@ -1,4 +1,4 @@
-"""The node agent: creates its parts, each after those that it uses, and starts and stops them together."""
+"""The node agent: creates its components, each after those that it uses, and starts and stops them together."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ COMPONENT: Final = "gpu-topology-node"
 
 
 class Agent:
-    """The parts of one node's agent."""
+    """The components of one node's agent."""
 
     def __init__(self, options: Options, client: Client, *, check_s: float, reconcile_s: float) -> None:
         """Create and connect the parts; nothing runs yet. Arguments and errors are those of ``run``."""
@@ -110,7 +110,11 @@ class Agent:
         self._give_back(reconcile_s)
 
     def _watch_health(self) -> None:
-        """Create the parts that find faults of GPUs (readings, kernel log, container runtime) and of NICs (/sys)."""
+        """Create the parts that find faults of GPUs and of network cards.
+
+        Faults of GPUs are found in readings, the kernel log and the container runtime's settings, faults of network
+        cards in /sys.
+        """
         self._record = Record()
         self._runtime: RuntimeWatch | None = None
         self._nics: NicWatch | None = None
@@ -135,9 +139,11 @@ class Agent:
         self._machines.looked.add(self._tell_health)
 
     def _tell_health(self) -> None:
-        """Update the health by the last reading, and by the GPUs that the table of slots misses.
+        """Report the last reading and the missing GPUs to the part that watches health.
 
-        The slices do not name all lost GPUs, because the kubelet deletes slices when it starts.
+        The missing GPUs are those in the agent's table of GPU slots (the numbered places of the server) that the
+        reading did not find. The published slices do not name all missing GPUs, because the kubelet deletes the slices
+        each time that the kubelet starts.
         """
         self._health.looked(self._machines.last_known(), self._machines.trouble)
         self._health.adopt(self._slots.missing)
@@ -197,7 +203,10 @@ class Agent:
         self._record.changed.add(self._pod_events.poke)
 
     def _serve(self, check_s: float) -> None:
-        """Create the plugin that the kubelet calls, and the stream of device health that it watches."""
+        """Create the plugin that the kubelet calls, and the stream of device health that it watches.
+
+        ``check_s`` is the number of seconds between two checks that the plugin's sockets exist.
+        """
         options = self._options
         self._stream = HealthStream(
             node=options.node,
@@ -232,7 +241,10 @@ class Agent:
         self._new_policies.add(lambda _: self._publisher.poke())
 
     def _give_back(self, reconcile_s: float) -> None:
-        """Create the part that releases claims that no pod uses."""
+        """Create the part that unprepares claims that no pod uses any more.
+
+        ``reconcile_s`` is the number of seconds between two searches for these claims.
+        """
         self._reconciler = Reconciler(
             self._preparer,
             self._api.claim,
@@ -247,13 +259,17 @@ class Agent:
 
     @property
     def gpus(self) -> str:
-        """Return in words which GPUs the agent looks for."""
+        """Return the vendor of the agent's GPUs, for log lines, and whether they are simulated."""
         how = " simulated" if self._options.discovery == "simulated" else ""
         return f"{self._hardware.vendor.word}'s{how}"
 
     @property
     def ready(self) -> bool:
-        """Return whether the agent is ready: the kubelet has the plugin registered, and all is published."""
+        """Return whether the agent is ready; ``run`` lists the conditions.
+
+        The kubelet has the plugin registered, the GPUs' kernel driver answers, and the slices are published or withheld
+        for a known reason.
+        """
         return self._plugin.registered and self._publisher.settled and self._machines.trouble is None
 
     async def run(self) -> None:
@@ -262,7 +278,7 @@ class Agent:
             await self._preparer.recover()
         except (DriverError, OSError) as error:
             # The reconciler tries again. Until then each claim is put right when the kubelet asks for it.
-            logger.error("what was prepared before cannot be put right yet: %s", error)
+            logger.error("The claims that were prepared before this start cannot be restored yet: %s", error)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._machines.poke)
         parts = (
             self._policies, self._machines, self._preparer, self._health, self._pod_events, self._node_events,
@@ -280,15 +296,25 @@ class Agent:
         return None if node is None else Reference("Node", "", node.metadata.name, node.metadata.uid)
 
     def _active_ports(self, machine: Machine) -> Mapping[str, Sequence[int]] | None:
-        """Return the active ports of network cards as they were last read; simulated ones have one each."""
+        """Return the numbers of each network card's active ports, by card, from the last reading.
+
+        The result is None before the first reading. A simulated card of ``machine`` has one active port.
+        """
         return {nic.name: (1,) for nic in machine.nics} if self._nics is None else self._nics.active()
 
     async def _withdraw(self) -> None:
-        """Remove the specifications of claims whose parts of GPUs went with a load of the driver."""
+        """Remove the CDI specs of claims whose MIG instances or shares do not exist any more.
+
+        The agent calls this when the GPUs' kernel driver was loaded again: MIG instances and shares do not survive
+        that.
+        """
         await self._preparer.recover()
 
     def _mode_switched(self) -> None:
-        """Read the machine again: a change of MIG mode may have changed minor numbers, too."""
+        """Read the machine again, because a GPU's MIG mode was changed.
+
+        The change may also have changed the numbers of the GPUs' device nodes.
+        """
         self._loop.call_soon_threadsafe(self._machines.poke)
 
     def _in_use(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
@@ -309,7 +335,7 @@ class Agent:
         self._record.tell("claims", {uuid: (Fault("held", "", text),) for uuid, text in gpus.items()})
 
     def _stuck(self, gpus: Mapping[str, str]) -> None:
-        faults = {uuid: (Fault("mig-mode", "", f"it stays in MIG mode: {why}"),) for uuid, why in gpus.items()}
+        faults = {uuid: (Fault("mig-mode", "", f"the GPU stays in MIG mode: {why}"),) for uuid, why in gpus.items()}
         self._record.tell("modes", faults)
 
 
@@ -322,8 +348,8 @@ async def run(
 ) -> None:
     """Run this node's agent until cancelled.
 
-    The health port answers "ready" while the kubelet has the plugin registered, the GPUs' kernel driver answers, and
-    the slices are published, or withheld for a known reason.
+    The health port answers "ready" if three things are true. The kubelet has the plugin registered. The GPUs' kernel
+    driver answers. The agent has published the slices, or does not publish them for a known reason.
 
     Args:
         options: The options of the command line.
@@ -332,7 +358,7 @@ async def run(
         reconcile_s: Seconds between two searches for claims that no pod uses.
 
     Raises:
-        DriverError: The options or the node do not allow it; the message says why.
+        DriverError: The agent cannot run with these options or on this node; the message says why.
         OSError: The sockets' folders cannot be used, or the health port is taken.
     """
     client = client_of(options, server)
@@ -344,6 +370,10 @@ async def run(
 
 
 def client_of(options: Options, server: ServerConfig | None) -> Client:
-    """Return the agent's client of the API server, not entered yet; errors are those of ``kube.config.load``."""
+    """Return a client of the API server for the agent, for ``async with``.
+
+    ``server`` has address and credentials; if it is None, ``options`` names a kubeconfig. The errors are those of
+    ``kube.config.load``.
+    """
     config = server or kube_config.load(options.kubeconfig)
     return Client(config, user_agent=f"{COMPONENT}/{__version__}", timeout_s=10)

@@ -1,4 +1,4 @@
-"""The options of the node agent, and the command line that says them: ``python -m dradriver node``."""
+"""The options of the node agent, and the parser of its command line: ``python -m dradriver node``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dradriver.process import options
 
 
 class Options(options.Common):
-    """What the command line says; see ``parser`` for the meaning of each."""
+    """The values of the node agent's command-line options; ``parser`` explains each option."""
 
     node: str
     pod_uid: str = ""
@@ -43,51 +43,55 @@ def parser() -> argparse.ArgumentParser:
     # The options that all processes of the driver have, then those of the agent.
     made = options.parser(
         "python -m dradriver node",
-        "The agent of one node: publishes its GPUs as ResourceSlices and prepares claims for the kubelet.",
+        "The node agent: publishes the GPUs of its node as ResourceSlices, and prepares claims for the kubelet.",
         health_port=8081,
     )
     add = made.add_argument
-    add("--node-name", dest="node", required=True, help="this node's name")
+    add("--node-name", dest="node", required=True, help="name of the node")
     add(
         "--discovery",
         choices=("auto", "nvml", "amd", "simulated"),
         default="auto",
-        help="how the machine is read: auto (its own GPUs, NVIDIA's or AMD's, by what its PCI devices are; default), "
-        "nvml (NVIDIA's), amd (AMD's, from /sys), simulated (a profile stands for it)",
+        help=(
+            "source of the machine: auto (NVIDIA or AMD, by the PCI devices, the default), nvml (NVIDIA), amd "
+            "(AMD, from /sys), simulated (a profile)"
+        ),
     )
     add(
         "--driver-root",
         metavar="DIR",
         type=Path,
-        help="root of the file system that holds the NVIDIA driver; default: wherever the dynamic linker finds it",
+        help=("root of the file system with the NVIDIA driver. Default: where the dynamic linker finds the driver"),
     )
     add(
         "--host-root",
         metavar="DIR",
         type=Path,
         default=Path("/"),
-        help="where the host's /sys and /proc are; default: /",
+        help="folder with the host's /sys and /proc. Default: /",
     )
     add(
         "--device-root",
         metavar="DIR",
         type=Path,
-        help="where the /sys and /dev of AMD's GPUs are, as of a machine that was captured; default: --host-root",
+        help=("folder with the /sys and /dev of AMD's GPUs, for example of a captured machine. Default: --host-root"),
     )
     add(
         "--toolkit",
         metavar="DIR",
         type=Path,
-        help="NVIDIA's container toolkit for a host that has none that works: nvidia-ctk, nvidia-cdi-hook and ldconfig",
+        help="NVIDIA's container toolkit (nvidia-ctk, nvidia-cdi-hook, ldconfig), used if the host's own does not work",
     )
     add(
         "--hooks-dir",
         metavar="DIR",
         type=Path,
-        help="where the programs of its hooks are copied to, at the host's path, for every container to run; default: "
-        "<state-dir>/toolkit, which pods in a user namespace cannot reach",
+        help=(
+            "folder, as a path of the host, to which the hooks' programs are copied. Default: "
+            "<state-dir>/toolkit, which pods in a user namespace cannot reach"
+        ),
     )
-    add("--simulated-default", metavar="PROFILE", help="profile or file that stands for every node not named below")
+    add("--simulated-default", metavar="PROFILE", help="profile or file of each node without a --simulated-machine")
     add(
         "--simulated-machine",
         metavar="NODE=PROFILE",
@@ -95,14 +99,16 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         dest="simulated_machines",
         type=_machine,
-        help="profile or file that stands for this node; may be repeated",
+        help="profile or file of this node. It can be repeated",
     )
     add(
         "--simulated-dir",
         metavar="DIR",
         type=Path,
-        help="GPUs named in DIR/lost (uuid or index, one a line) are gone, DIR/processes has a "
-        "line for each process: GPU uuid and pid; default: <state-dir>/simulated",
+        help=(
+            "folder with the simulated faults: DIR/lost has the UUID or index of each lost GPU, DIR/processes a "
+            "line for each process (GPU UUID and pid). Default: <state-dir>/simulated"
+        ),
     )
     add(
         "--rediscover",
@@ -110,29 +116,34 @@ def parser() -> argparse.ArgumentParser:
         dest="rediscover_s",
         type=_seconds,
         default=10.0,
-        help="how often the machine is read; default: 10",
+        help="seconds between two readings of the machine. Default: 10",
     )
     add("--kubelet-root", type=Path, default=Path("/var/lib/kubelet"), help="the kubelet's --root-dir")
-    add("--cdi-root", type=Path, default=Path("/var/run/cdi"), help="where the container runtime looks for CDI specs")
-    add("--state-dir", type=Path, help="default: <kubelet-root>/plugins/gpu.topology")
-    add("--pod-uid", help="uid of the agent's pod, which tells instances apart; default: a fresh one")
+    add(
+        "--cdi-root",
+        type=Path,
+        default=Path("/var/run/cdi"),
+        help="folder in which the container runtime looks for CDI specifications",
+    )
+    add("--state-dir", type=Path, help=("folder with the agent's state. Default: <kubelet-root>/plugins/gpu.topology"))
+    add("--pod-uid", help=("uid of the agent's pod, which distinguishes instances. Default: a new one"))
     add(
         "--allow-device-plugin",
         action="store_true",
-        help="publish even where a device plugin or another driver hands out the same GPUs",
+        help="publish the GPUs even if a device plugin or another driver allocates them, too",
     )
-    add("--mps", action="store_true", help="serve shares of GPUs by MPS, whose daemons python -m dradriver mps runs")
+    add("--mps", action="store_true", help="serve shares by MPS. python -m dradriver mps runs the daemons")
     options.add_allocating_driver(made)
     return made
 
 
 def parse(argv: list[str]) -> Options:
-    """Return the node agent's options by its command line; a wrong one ends the process with usage."""
+    """Return the options that the node agent's command line sets; exit with the usage text if it is wrong."""
     made = parser()
     said = made.parse_args(argv, namespace=Options(simulated_machines=[]))
     said.simulated_machines = dict(said.simulated_machines)
     if said.discovery != "simulated" and (said.simulated_default or said.simulated_machines):
-        made.error(f"a simulated machine is named, but the discovery is {said.discovery}: add --discovery=simulated")
+        made.error(f"A simulated machine is named, but --discovery is {said.discovery}. Add --discovery=simulated.")
     said.state_dir = cast("Path | None", said.state_dir) or said.kubelet_root / "plugins" / "gpu.topology"
     said.pod_uid = said.pod_uid or str(uuid.uuid4())
     return said
@@ -141,7 +152,7 @@ def parse(argv: list[str]) -> Options:
 def _machine(text: str) -> tuple[str, str]:
     node, separator, source = text.partition("=")
     if not (node and separator and source):
-        raise argparse.ArgumentTypeError(f"{text!r}: write NODE=PROFILE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a machine. Write NODE=PROFILE.")
     return node, source
 
 
@@ -151,5 +162,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: write a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration. Write a number of seconds above 0.")
     return seconds

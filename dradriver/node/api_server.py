@@ -1,4 +1,4 @@
-"""What the agent asks the API server and writes there beside its slices: claims, their statuses, its node."""
+"""The node agent's requests to the API server about claims, their statuses and its Node; not about slices."""
 
 from __future__ import annotations
 
@@ -15,10 +15,18 @@ NODE_S: Final = 5.0
 
 
 class ApiServer:
-    """The questions and writes of one node's agent; all raise what the client raises."""
+    """Sends the requests of this node's agent to the API server.
+
+    All methods raise the errors of the client, for example ``ApiError`` if the server refuses a request.
+    """
 
     def __init__(self, client: Client, node: str) -> None:
-        """Ask nothing yet; ``client`` is entered by then."""
+        """Store the arguments; send no request yet.
+
+        Args:
+            client: The client of the API server. The caller enters it before the first request.
+            node: This node's name.
+        """
         self._client = client
         self._node = node
 
@@ -30,13 +38,17 @@ class ApiServer:
         """Return this agent's Node from the API server.
 
         Raises:
-            TimeoutError: There was no answer in five seconds: a prepare waits for it.
+            TimeoutError: The API server did not answer within five seconds. The limit is short because the preparation
+                of a claim waits for the answer.
         """
         async with asyncio.timeout(NODE_S):
             return await self._client.get(NODES, self._node, type=Node)
 
     async def apply_status(self, namespace: str, name: str, body: dict[str, Any]) -> None:
-        """Write the agent's part of a claim's status to the API server, by server-side apply."""
+        """Write the agent's own fields of a claim's status to the API server.
+
+        By server-side apply, fields of other programs stay. ``body`` is the claim with these fields.
+        """
         await self._client.patch(
             RESOURCE_CLAIMS,
             name,

@@ -1,4 +1,4 @@
-"""Files that are either all there or not there at all, whatever moment the process or the machine dies at."""
+"""Writes files so that a crash leaves the old file or the new file, but never half a file."""
 
 from __future__ import annotations
 
@@ -52,10 +52,9 @@ def write(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def touch(path: Path) -> os.stat_result:
-    """Set a file's time of change to now and return its status: other processes see that it was used.
+    """Set the modification time of a file to now and return the file's status.
 
-    Raises:
-        OSError: There is no such file, or it cannot be changed.
+    Other processes read the time to see that the file is in use.
     """
     now = time.time_ns()
     os.utime(path, ns=(now, now))
@@ -63,20 +62,23 @@ def touch(path: Path) -> os.stat_result:
 
 
 def move(path: Path, to: Path) -> None:
-    """Rename a file in its folder durably; what had that name is replaced.
+    """Rename a file within its folder so that the rename survives a power cut.
+
+    An existing file of the new name is replaced.
 
     Raises:
-        OSError: It keeps its name.
+        OSError: The file could not be renamed and keeps its name.
     """
     os.replace(path, to)
     _sync(path.parent)
 
 
 def remove(path: Path, *, durable: bool = True) -> None:
-    """Remove a file, durably if ``durable``; one that is already gone is fine.
+    """Remove a file; a file that does not exist is no error.
 
-    Raises:
-        OSError: The file is still there.
+    Args:
+        path: The file.
+        durable: Whether the removal must survive a power cut.
     """
     with contextlib.suppress(FileNotFoundError):
         try:
@@ -88,7 +90,11 @@ def remove(path: Path, *, durable: bool = True) -> None:
 
 
 def _remove_folder(path: Path) -> None:
-    """Remove a folder with all that is in it, however deep: what is in its folders is moved up, and they go."""
+    """Remove a folder and everything in it, however deep its subfolders are nested.
+
+    The contents of each subfolder are first moved up into ``path``, because a nested path may be too long for the
+    kernel.
+    """
     # A folder may be nested deeper than a path can be long, so descriptors are used, two at a time.
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     top = os.open(path, flags)
@@ -112,7 +118,7 @@ def _remove_folder(path: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Make a rename or an unlink survive a power cut."""
+    """Make renames and removals of files in this folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,7 @@
-"""What a container is given: a value that kinds of devices make, that a prepared claim keeps and that CDI prints."""
+"""The additions that a container gets for a device: device nodes, mounts and variables.
+
+``devices`` and ``vendors`` make them, and the checkpoint stores them with each prepared claim.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ GPU_FILE: Final = f"{names.DRIVER}-gpu.json"
 
 
 class DeviceNode(msgspec.Struct, frozen=True):
-    """A device node: where the container finds it, and what stands behind it on the host."""
+    """A device node: its path in the container, and the device on the host."""
 
     path: str
     host_path: str
 
 
 class Mount(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file or folder of the host that the container can read, at a path of the container's; seldom one to write."""
+    """A file or folder of the host that is mounted into the container, in most cases read-only."""
 
     host_path: str
     path: str
@@ -30,13 +33,14 @@ class Mount(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Additions to a container; ``+`` puts two together.
+    """Additions to a container; ``a + b`` joins two ``Edits``.
 
     Attributes:
         nodes: Device nodes.
-        mounts: Files and folders.
-        env: Variables, ``KEY=value``. They replace those of the same name that the pod's author set.
-        cdi: Ids of devices in others' CDI specifications, which bring edits of their own.
+        mounts: Files and folders of the host.
+        env: Variables, ``KEY=value``. They replace variables of the same name that the pod's author set.
+        cdi: Ids of devices in other CDI specifications, for example in the agent's specification of whole GPUs. The
+            runtime also applies the edits of these devices.
     """
 
     nodes: tuple[DeviceNode, ...] = ()
@@ -54,12 +58,16 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def own(self) -> bool:
-        """Return whether the container edits contain anything in addition to ``cdi``."""
+        """Return whether the edits contain nodes, mounts or variables, and not only ``cdi``."""
         return bool(self.nodes or self.mounts or self.env)
 
 
 def cdi_id(uuid: str) -> str:
-    """Return the CDI id by which container edits name a whole GPU: its device nodes and, where needed, libraries."""
+    """Return the CDI id of a whole GPU, by the GPU's uuid.
+
+    The id belongs to the base specification, the agent's CDI file for whole GPUs. With the id, a container gets the
+    GPU's device nodes and the driver's libraries.
+    """
     return f"{GPU_KIND}={uuid}"
 
 
@@ -72,9 +80,9 @@ class _Names(msgspec.Struct):
 
 
 def names_in(text: bytes) -> frozenset[str]:
-    """Return the names of the devices whose container edits a CDI specification has.
+    """Return the names of the devices in a CDI specification.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a CDI specification.
     """
     return frozenset(device.name for device in msgspec.json.decode(text, type=_Names).devices)

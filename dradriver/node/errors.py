@@ -1,4 +1,4 @@
-"""Errors of the node agent; a claim's error is what the kubelet writes into the pod's events."""
+"""Errors of the node agent; the kubelet writes the error of a claim into the pod's events."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dradriver.errors import DriverError
 
 
 class SetupError(DriverError):
-    """The agent cannot start like this: a flag, a path or another process is in the way."""
+    """The agent cannot start with this setup, because of an option, a path or another process."""
 
     reason = "BadSetup"
 
 
 class RestartError(DriverError):
-    """This process can do no more of its work; one that starts afresh can."""
+    """This process cannot do its work any more, but a new process can."""
 
     reason = "Restart"
 
@@ -26,7 +26,10 @@ class ClaimError(DriverError):
 
 
 class NotYetError(ClaimError):
-    """A claim cannot be prepared now; what is missing may come right by itself, so it is tried again."""
+    """A claim cannot be prepared now.
+
+    The kubelet's call tries again, because the cause may pass.
+    """
 
     reason = "NotYet"
 
@@ -36,13 +39,16 @@ class NotYetError(ClaimError):
 
 
 class DeviceBusyError(NotYetError):
-    """Another claim still holds the device: its unprepare may come after the new claim's prepare."""
+    """Another claim still has the device.
+
+    This can pass: the kubelet may unprepare the old claim after it prepares the new claim.
+    """
 
     reason = "DeviceBusy"
 
 
 class OccupiedError(NotYetError):
-    """Processes are on the device that no claim accounts for."""
+    """Processes that belong to no claim are on the device."""
 
     reason = "Occupied"
 
@@ -54,7 +60,7 @@ class DeviceMissingError(NotYetError):
 
 
 class InUseError(NotYetError):
-    """A process is on a device that is to be undone."""
+    """A process is on a device that the agent has to undo."""
 
     reason = "InUse"
 

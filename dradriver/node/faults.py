@@ -1,4 +1,4 @@
-"""What can be wrong with a GPU: one kind of fault a taint."""
+"""The kinds of faults that a GPU can have; most kinds become a taint."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of fault.
 
     Attributes:
-        effect: ``NoSchedule`` keeps new pods off the GPU; ``None`` only says so. What runs is never evicted by us.
-        words: What it is, in words.
-        advice: What to do, in a sentence or two.
-        values: Of values of the fault that say more, what they are and what to do, by value.
-        comes_s: How long it must be seen at every look before it counts: not at all for what is not there by chance.
-        leaves_s: How long it must be gone before it is over: what comes and goes would be written again and again.
-        is_taint: Whether it is a taint of the device, too; else the pods that hold the GPU are told, and the log.
+        effect: Effect of the taint: ``NoSchedule`` keeps new pods off the GPU, ``None`` only informs. No effect evicts
+            pods that run already.
+        words: The meaning of the fault, in words.
+        advice: The repair, in one or two sentences.
+        values: By value of the fault, such as the number of an XID: the meaning and repair of this value.
+        comes_s: Seconds for which the fault must be seen without a gap before it comes into force. 0 for a fault that
+            is certain when it is seen once.
+        leaves_s: Seconds for which the fault must be gone before it is over. This keeps a fault that comes and goes
+            from being written again and again.
+        is_taint: Whether the fault becomes a taint of the device. If not, the agent only logs it and writes Events on
+            the pods that use the GPU.
     """
 
     effect: Effect
@@ -42,26 +46,26 @@ KINDS: Final[dict[str, FaultKind]] = {
     "driver": FaultKind(
         effect="NoSchedule",
         words="the driver does not answer, or does not have the GPU",
-        advice="Look at the driver with nvidia-smi (amd-smi) on the node; if that hangs too, reboot the node.",
+        advice="Run nvidia-smi (amd-smi) on the node. If it hangs, too, reboot the node.",
         leaves_s=0.0,
     ),
     "runtime": FaultKind(
         effect="NoSchedule",
-        words="containerd gives containers no CDI devices",
+        words="containerd does not give CDI devices to containers",
         advice="Set enable_cdi = true for the CRI plugin in containerd's configuration, and restart containerd.",
         leaves_s=0.0,
     ),
     "lost": FaultKind(
         effect="NoSchedule",
         words="the GPU is not on the node any more",
-        advice="Look at the kernel's log and nvidia-smi (amd-smi) on the node; a GPU that fell off the bus needs a "
-        "reboot.",
+        advice="Look at the kernel's log and nvidia-smi (amd-smi) on the node. If the GPU has fallen off the bus, "
+        "reboot the node.",
         leaves_s=0.0,
     ),
     "unreadable": FaultKind(
         effect="NoSchedule",
-        words="the driver does not answer all questions about the GPU",
-        advice="Look at the GPU with nvidia-smi -q (amd-smi static) on the node; the node agent's log names the "
+        words="the driver does not answer some queries about the GPU",
+        advice="Look at the GPU with nvidia-smi -q (amd-smi static) on the node. The node agent's log names the "
         "queries that fail.",
         comes_s=25.0,  # the third reading
     ),
@@ -74,27 +78,27 @@ KINDS: Final[dict[str, FaultKind]] = {
     ),
     "xid-warning": FaultKind(
         effect="None",
-        words="an error that the driver reported in the kernel's log; work goes on",
-        advice=f"Look the XID up in NVIDIA's catalog ({repairs.CATALOG}); new pods get the GPU all the same.",
+        words="an error that the driver reported in the kernel's log, without effect on running work",
+        advice=f"Look the XID up in NVIDIA's catalog ({repairs.CATALOG}). New pods can still get the GPU.",
         values=repairs.XIDS,
     ),
     "sxid": FaultKind(
         effect="NoSchedule",
         words="a fatal error of an NVSwitch in the kernel's log",
-        advice="Look at the log of nvidia-fabricmanager.service; reset all GPUs with their NVSwitches (nvidia-smi -r) "
+        advice="Look at the log of nvidia-fabricmanager.service. Reset all GPUs with their NVSwitches (nvidia-smi -r), "
         "or reboot the node.",
     ),
     "sxid-warning": FaultKind(
         effect="None",
-        words="an error of an NVSwitch in the kernel's log; work goes on",
-        advice="Look the SXid up in NVIDIA's Fabric Manager guide; new pods get the GPU all the same.",
+        words="an error of an NVSwitch in the kernel's log, without effect on running work",
+        advice="Look the SXid up in NVIDIA's Fabric Manager guide. New pods can still get the GPU.",
         is_taint=False,
     ),
     "nvlink": FaultKind(
         effect="NoSchedule",
         words="NVLinks of the GPU are down",
-        advice="Look at nvidia-smi nvlink -s and nvidia-smi topo -p2p n; reset all GPUs, then reseat the bridge or "
-        "baseboard if it stays.",
+        advice="Look at nvidia-smi nvlink -s and nvidia-smi topo -p2p n. Reset all GPUs. If the fault stays, reseat "
+        "the bridge or baseboard.",
         values=repairs.LINKS,
     ),
     # Those that were contained (XID 94) count too, after which the GPU takes new work (NVIDIA "GPU Memory Error
@@ -102,12 +106,13 @@ KINDS: Final[dict[str, FaultKind]] = {
     "ecc": FaultKind(
         effect="None",
         words="memory errors that could not be corrected",
-        advice="Reset the GPU once nobody uses it: the bad rows are remapped then; new pods get it all the same.",
+        advice="Reset the GPU when no pod uses it, so that the bad rows are remapped. Until then new pods can "
+        "still get it.",
     ),
     "ras": FaultKind(
         effect="NoSchedule",
         words="errors of an AMD GPU that could not be corrected",
-        advice="Look at amd-smi metric --ecc-blocks and at the kernel's log; reset the GPU once nobody uses it.",
+        advice="Look at amd-smi metric --ecc-blocks and at the kernel's log. Reset the GPU when no pod uses it.",
     ),
     "gpu-reset": FaultKind(
         effect="NoSchedule",
@@ -118,55 +123,56 @@ KINDS: Final[dict[str, FaultKind]] = {
     ),
     "package": FaultKind(
         effect="NoSchedule",
-        words="the other GPU of its package has a fault",
-        advice="Look at the other GPU of its package, which has a fault of its own: both are reset together.",
+        words="the other GPU of the same package has a fault",
+        advice="Repair the other GPU of the package. Both GPUs are reset together.",
         leaves_s=0.0,
     ),
     "row-remap-failed": FaultKind(
         effect="NoSchedule",
-        words="a bad row of its memory could not be remapped",
+        words="a bad row of the GPU's memory could not be remapped",
         advice="Have the GPU replaced: its spare rows are used up.",
     ),
     "row-remap-pending": FaultKind(
         effect="None",
-        words="a bad row of its memory is remapped at its next reset",
-        advice="Reset the GPU once nobody uses it.",
+        words="a bad row of the GPU's memory is remapped at the next reset",
+        advice="Reset the GPU when no pod uses it.",
     ),
     "recovery": FaultKind(
         effect="NoSchedule",
         words="the driver asks for a recovery of the GPU",
-        advice="Do what the driver asks for, once nobody uses the GPU.",
+        advice="Do what the driver asks for, when no pod uses the GPU.",
         values=repairs.RECOVERIES,
     ),
     "fabric": FaultKind(
         effect="NoSchedule",
-        words="the GPU's NVLink fabric is not well",
+        words="the GPU's NVLink fabric reports an error",
         advice="Look at the log of nvidia-fabricmanager.service and at nvidia-smi -q, section Fabric.",
         values=repairs.FABRICS,
         comes_s=25.0,  # a fabric manager that starts again
     ),
     "held": FaultKind(
         effect="NoSchedule",
-        words="the GPU is in use although no claim holds it",
-        advice="End the processes on the GPU, which nvidia-smi names; one that cannot be ended needs a reboot.",
+        words="processes use the GPU, but no prepared claim has it",
+        advice="End the processes on the GPU, which nvidia-smi lists. If one cannot be ended, reboot the node.",
         leaves_s=0.0,
     ),
     "mig-mode": FaultKind(
         effect="NoSchedule",
         words="MIG mode cannot be turned off",
-        advice="End what holds the GPU's driver (dcgm, nvidia-smi, other monitoring), or reset it once nobody uses it.",
+        advice="End the programs that use the GPU's driver (dcgm, nvidia-smi, other monitoring), or reset the GPU "
+        "when no pod uses it.",
         leaves_s=0.0,
     ),
     "thermal": FaultKind(
         effect="None",
-        words="the GPU's clocks are lowered by heat",
+        words="the GPU is hot and has lowered its clocks",
         advice="Look at the server's cooling and nvidia-smi -q -d PERFORMANCE.",
         comes_s=60.0,
         leaves_s=300.0,
     ),
     "power": FaultKind(
         effect="None",
-        words="the GPU's clocks are lowered by the power brake",
+        words="the power brake has lowered the GPU's clocks",
         advice="Look at the server's power supplies and limits.",
         comes_s=60.0,
         leaves_s=300.0,
@@ -175,12 +181,12 @@ KINDS: Final[dict[str, FaultKind]] = {
 
 
 class Fault(msgspec.Struct, frozen=True, order=True):
-    """One thing that is wrong with one GPU.
+    """One fault of one GPU.
 
     Attributes:
         kind: A key of ``KINDS``.
-        value: A few letters and digits that say more, for the taint: ``79``; may be empty.
-        said: What was seen, for people.
+        value: Value of the taint, a few letters and digits, for example ``79`` for an XID; may be empty.
+        said: The observation, for people.
     """
 
     kind: str
@@ -199,17 +205,20 @@ class Fault(msgspec.Struct, frozen=True, order=True):
 
     @property
     def words(self) -> str:
-        """Return the fault in words; of its kind if nothing is known of its value."""
+        """Return the meaning of the fault in words.
+
+        This is the meaning of its value, for example of XID 79. If that is unknown, it is the meaning of its kind.
+        """
         return self._repair.words
 
     @property
     def advice(self) -> str:
-        """Return what to do about the fault."""
+        """Return the repair of the fault, in sentences."""
         return self._repair.repair
 
     @property
     def described(self) -> str:
-        """Return in sentences what was seen of the fault, what that is and what to do."""
+        """Return the fault in sentences: the observation, its meaning and the repair."""
         has_more = self.value in KINDS[self.kind].values and self.words not in self.said
         return f"{self.said}: {self.words}. {self.advice}" if has_more else f"{self.said}. {self.advice}"
 
@@ -224,11 +233,11 @@ Faults: TypeAlias = Mapping[str, Collection[Fault]]
 
 
 def of_all(machine: Machine | None, said: str | None, *, kind: str) -> dict[str, tuple[Fault, ...]]:
-    """Return one and the same fault for every GPU, by uuid; none where nothing is wrong.
+    """Return the same fault for every GPU of a machine, by uuid; empty if ``said`` is None.
 
     Args:
         machine: The machine as it was last known.
-        said: What is wrong; None for nothing.
+        said: The observation; None if nothing is wrong.
         kind: A key of ``KINDS``.
     """
     if machine is None or said is None:

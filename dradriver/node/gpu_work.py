@@ -1,4 +1,4 @@
-"""Whether a GPU works: what is known of one look at it."""
+"""How much a GPU worked between two readings."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import msgspec
 
 
 class GpuWork(msgspec.Struct, frozen=True):
-    """What a GPU did since it was last asked. What is not known is None, never nothing.
+    """The work of a GPU since the last time that the agent asked.
+
+    Unknown values are None.
 
     Attributes:
-        percent: In how much of the last moment it was at work.
-        pids: The processes that did something on it since then.
-        instances: Of a GPU in MIG mode the numbers of the GPU instances that processes compute on.
-        until_us: The newest that is known of these processes, in microseconds since the epoch; 0 for nothing.
+        percent: Percentage of time in which the GPU worked, in the last second or less before the agent asked.
+        pids: The processes that did something on the GPU since the agent asked before.
+        instances: For a GPU in MIG mode, the numbers of the GPU instances on which processes compute.
+        until_us: Time of the driver's newest record about these processes, in microseconds since the epoch; 0 if there
+            is none. The agent asks for later records next time.
     """
 
     percent: int | None = None

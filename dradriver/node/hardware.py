@@ -48,11 +48,13 @@ class Backend(NamedTuple):
     Attributes:
         vendor: The vendor of the machine's GPUs.
         discovery: Reads the machine.
-        refused: Gives the reason why none of the machine's GPUs may be published; None if they may.
+        refused: Returns the reason why none of the machine's GPUs may be published, for example because no container
+            could use them; None if they may be published.
         log: The kernel log, with the reports of the vendor's driver; None for simulated GPUs.
-        is_stale: Says whether the driver was loaded again since the last reading.
-        is_foreign: Says whether a GPU (uuid) is of another machine, such as an earlier profile of a simulated node.
-        state_dir: Folder of the table of slots, one for each vendor; None for the agent's own folder.
+        is_stale: Returns whether the driver was loaded again since the last reading.
+        is_foreign: Returns whether a published GPU (uuid) belongs to another machine than this one, for example because
+            a simulated node has another profile now.
+        state_dir: Folder of the table that numbers the GPUs by their places (slots); None for the agent's own folder.
     """
 
     vendor: Vendor
@@ -73,14 +75,15 @@ def backend(
 ) -> Backend:
     """Return the code that reads the hardware of this node.
 
-    That is the code of the vendor of its GPUs, or of a simulated machine.
+    This is the code for the vendor of the node's GPUs, or for a simulated machine.
 
     Args:
         options: The options of the agent.
-        released: Gives the reason why the driver's library must be closed now, such as a driver update; None if it may
-            stay open.
-        prepares: Whether this agent gives GPUs to containers. Then a GPU that it cannot give is not published.
-        xids: Gives the administrator's settings for XIDs, by their number.
+        released: Returns the reason why the driver's library must be closed now, such as a driver update; None if it
+            may stay open.
+        prepares: Whether this agent gives GPUs to containers. If so, a GPU that it cannot give is not published.
+        xids: Returns the administrator's settings for XIDs (error numbers of NVIDIA's driver), by number: taint, warn
+            or ignore.
     """
     if options.discovery == "simulated":
         return _simulated(options)
@@ -92,7 +95,7 @@ def backend(
     if present.refused is not None:
         return Backend(present.vendor, Nothing(root), lambda: present.refused)
     if present.left_out is not None:
-        logger.warning("GPUs of another vendor: %s", present.left_out)
+        logger.warning("GPUs of another vendor are ignored: %s", present.left_out)
 
     # NICs that were seen before: a NIC that a pod has is not in the host's network namespace.
     nics = KeptNics(options.state_dir / "nics.json", boot=boot_of(options)) if prepares else None
@@ -103,7 +106,12 @@ def backend(
 
 
 def _amd(options: Options, root: Path, nics: KeptNics | None, *, prepares: bool) -> Backend:
-    """Return the code that reads AMD's GPUs below ``root``; the slots of NVIDIA's GPUs stay in the agent's folder."""
+    """Return the backend for AMD's GPUs below ``root``.
+
+    A table numbers the GPUs by their places in the server (slots). AMD's table has its own folder, because the agent's
+    folder has NVIDIA's table. ``nics`` are the network cards of earlier readings. The other arguments are those of
+    ``backend``.
+    """
     base = None
     if prepares:
         base = AmdSpecification(cdi_root=options.cdi_root, root=root, on_host=below(options.host_root, root) or "/")
@@ -173,14 +181,14 @@ def device_manager(
 ) -> DeviceManager:
     """Return the device manager for this node's hardware.
 
-    It handles whole GPUs only if the vendor's GPUs cannot be divided.
+    If the vendor's GPUs cannot be divided, the manager handles only whole GPUs.
 
     Args:
         options: The options of the agent.
         hardware: The code that reads the machine.
-        machines: Gives the machine as it was last read.
+        machines: Provides the machine as it was last read.
         modes: Says whether each GPU is whole, shared or sliced.
-        released: Gives the reason why the driver's library must be closed now; None if it may stay open.
+        released: Returns the reason why the driver's library must be closed now; None if it may stay open.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
     # Gives what a container needs for a GPU: device nodes and libraries.
@@ -207,17 +215,22 @@ def device_manager(
 
 
 def boot_of(options: Options) -> str:
-    """Return the boot id of this node's hardware, which a simulated node may have in a file of its own.
+    """Return the boot id of this node; a simulated node can have its own boot id in a file.
 
     Raises:
-        OSError: Nobody says.
+        OSError: The boot id cannot be read.
     """
     own = _simulated_dir(options) / "boot_id"
     return boot.boot_id(own if options.discovery == "simulated" and own.exists() else boot.BOOT_ID)
 
 
 def _load_of(folder: Path, boot: str) -> str:
-    """Return which boot, and which load of the driver, a simulated node is in."""
+    """Return an id of a simulated node's boot and load of the driver; new after each of both.
+
+    Args:
+        folder: The folder with the file that has the id of the driver's load.
+        boot: Id of the boot.
+    """
     return f"{boot} {nvidia_hardware.load(folder)}"
 
 

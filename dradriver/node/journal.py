@@ -1,8 +1,11 @@
-"""A ledger on disk: one file an entry, so that no entry's damage or rewriting touches another's.
+"""A journal: records on disk that survive a crash, with one file for each entry.
 
-A file is ``{"version": 3, "checksum": "<sha256 of entry>", "entry": {…}}``, written beside its place, synced and
-renamed. What cannot be read is set aside and reported, and is never in the way of other entries: a damaged file, and
-one that a newer version of the agent wrote, which may be the agent of before a rollback.
+A damaged or rewritten entry does not affect other entries. ``Checkpoint``, ``HardwareJournal`` and the table of GPU
+slots are journals.
+
+A file is ``{"version": 3, "checksum": "<sha256 of entry>", "entry": {…}}``. The agent writes it under another name,
+syncs it, and renames it. Some files cannot be read: damaged files, and files of a newer agent that ran before a
+rollback. The agent renames and logs these files.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ _DAMAGE: Final = frozenset({errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO, e
 
 
 class Entry(NamedTuple, Generic[T]):
-    """An entry as it stands in its file, and the file's stamp: another stamp means that it was written again since."""
+    """An entry of a journal, and the stamp that identifies the state of its file.
+
+    The stamp changes each time that the file is written or touched.
+    """
 
     value: T
     stamp: Stamp
@@ -53,7 +59,10 @@ class _File(msgspec.Struct):
 
 
 class Journal(Generic[T]):
-    """The folder of a ledger. The caller holds the node's lock around every method."""
+    """The folder of a journal.
+
+    The caller holds the node's lock, a file lock that all agents on this node share, around every method.
+    """
 
     def __init__(
         self,
@@ -63,13 +72,14 @@ class Journal(Generic[T]):
         version: int,
         key: Callable[[T], str],
     ) -> None:
-        """Open a folder's entries; no file is changed.
+        """Store the arguments; no file is changed.
 
         Args:
-            folder: Where the files are; made when the first is written.
-            readers: For each version, what reads the text of its entries; it may raise ``msgspec.DecodeError``.
-            version: Of the form that is written; a change that an older agent would misread needs another.
-            key: The entry's own name, which is its file's; it can be one, see ``checked_key``.
+            folder: The folder of the files; it is created when the first file is written.
+            readers: For each version, a function that reads the text of its entries; it may raise
+                ``msgspec.DecodeError``.
+            version: The version that is written. A change that an older agent would misread needs a new version.
+            key: Returns the key of an entry, which is its file's name; see ``checked_key`` for valid keys.
         """
         self._folder = folder
         self._readers = dict(readers)
@@ -81,9 +91,9 @@ class Journal(Generic[T]):
         self._decoded: dict[str, Entry[T]] = {}  # valid while the file has the same stamp
 
     def read(self) -> dict[str, Entry[T]]:
-        """Return all entries of the journal by key, in order of key; what cannot be read is set aside.
+        """Return all entries of the journal by key, in order of key; files that cannot be read are renamed.
 
-        A file whose name is no key is nobody's entry, such as a copy that somebody made: it is passed over.
+        A file whose name is not a key, such as a copy that a person made, is ignored.
 
         Raises:
             OSError: The folder cannot be read.
@@ -97,11 +107,11 @@ class Journal(Generic[T]):
         return entries
 
     def get(self, key: str) -> Entry[T] | None:
-        """Return an entry of the journal; None if it does not exist or cannot be read.
+        """Return an entry of the journal; None if it does not exist, is damaged, or a newer agent wrote it.
 
         Raises:
-            ClaimError: The key cannot be a file's name.
-            OSError: It cannot be read.
+            ClaimError: The key cannot be a file name.
+            OSError: The file cannot be read for another reason than damage.
         """
         path = self._path(key)
         try:
@@ -135,32 +145,43 @@ class Journal(Generic[T]):
         return self._decoded[key]
 
     def has(self, key: str, stamp: Stamp) -> bool:
-        """Return whether the journal's entry still is the one that had this stamp.
+        """Return whether an entry still has this stamp: its file was not changed since.
+
+        The stamp identifies the state of the file. If there is no entry, the result is False.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         entry = self.get(key)
         return entry is not None and entry.stamp == stamp
 
     def __len__(self) -> int:
-        """Return the number of entries, those included that cannot be read."""
+        """Return the number of entries, including entries that cannot be read."""
         return sum(1 for _ in self._folder.glob(f"*{_SUFFIX}"))
 
     def unreadable_keys(self) -> set[str]:
-        """Return the keys of journal files that cannot be read and have no entry, as the keys may still be in use."""
+        """Return the keys of entries that exist only as files that this agent cannot read.
+
+        Pods may still use the claims of these entries.
+        """
         aside = {path.name.split(_SUFFIX + ".", 1)[0] for path in self._aside()}
         return {key for key in aside if _KEY.fullmatch(key) and not self._path(key).exists()} | self._foreign
 
     def foreign(self, key: str) -> bool:
-        """Return whether the journal's entry is of a newer agent that runs next to this one, as it was seen last."""
+        """Return whether the entry ``key`` belongs to a newer agent that runs now.
+
+        In a rolling update two agents run at the same time, and this agent must leave such an entry alone. The answer
+        is from the last time that this agent read the entry.
+        """
         return key in self._foreign
 
     def newer(self) -> dict[str, bytes]:
-        """Return the text of each readable journal file of a newer agent that was set aside without an entry, by key.
+        """Return the texts of renamed files that a newer agent wrote, by key.
+
+        A key that has a readable entry again is left out. Damaged files are left out, too.
 
         Raises:
-            OSError: None can be read.
+            OSError: A file cannot be read for another reason than damage.
         """
         kept = self.unreadable_keys()
         texts = {}
@@ -176,11 +197,11 @@ class Journal(Generic[T]):
         return texts
 
     def write(self, value: T) -> None:
-        """Write an entry of the journal durably.
+        """Write an entry of the journal so that it survives a power cut.
 
         Raises:
-            ClaimError: Its key cannot be a file's name.
-            OSError: It was not written.
+            ClaimError: The entry's key cannot be a file name.
+            OSError: The entry could not be written.
         """
         path = self._path(self._key(value))
         body = msgspec.json.encode(value)
@@ -189,22 +210,25 @@ class Journal(Generic[T]):
         atomic_files.write(path, msgspec.json.encode(file))
 
     def touch(self, value: T) -> Entry[T]:
-        """Give the file of a journal entry a new stamp, and return the entry.
+        """Mark a journal entry as used now, and return the entry with its new stamp.
+
+        The stamp identifies the state of the entry's file. A caller that knows the old stamp sees that the entry was
+        used again.
 
         Raises:
-            ClaimError: Its key cannot be a file's name.
-            OSError: There is no such file, or it cannot be changed.
+            ClaimError: The entry's key cannot be a file name.
+            OSError: The file does not exist, or cannot be changed.
         """
         key = self._key(value)
         self._decoded[key] = Entry(value, _stamp(atomic_files.touch(self._path(key))))
         return self._decoded[key]
 
     def remove(self, key: str) -> None:
-        """Remove an entry of the journal for good, and what was set aside of it; an unknown key is fine.
+        """Remove an entry of the journal and its renamed files; an unknown key is no error.
 
         Raises:
-            ClaimError: The key cannot be a file's name.
-            OSError: Something of it is still there.
+            ClaimError: The key cannot be a file name.
+            OSError: A file could not be removed.
         """
         path = self._path(key)
         for aside in self._aside():
@@ -215,10 +239,12 @@ class Journal(Generic[T]):
         self._foreign.discard(key)
 
     def sweep(self) -> None:
-        """Remove what a killed writer left in the journal, and restore entries that an older agent had set aside.
+        """Remove temporary files that a killed agent left, and restore renamed entries that this agent can read.
+
+        After a rollback, the older agent renames entries of the newer agent. The newer agent restores them.
 
         Raises:
-            OSError: Something is still there.
+            OSError: A file could not be removed or renamed.
         """
         for path in self._folder.glob(f"*{atomic_files.TEMPORARY}"):
             atomic_files.remove(path)
@@ -232,7 +258,10 @@ class Journal(Generic[T]):
                 atomic_files.move(path, self._path(match[1]))
 
     def _stamps(self) -> dict[str, Stamp]:
-        """Return the stamps of all files by key; none of what cannot be looked at."""
+        """Return the stamp of each entry's file by key; a stamp identifies the file's state.
+
+        Files whose status cannot be read are left out.
+        """
         stamps = {}
         with contextlib.suppress(OSError):
             for path in self._folder.glob(f"*{_SUFFIX}"):
@@ -241,7 +270,11 @@ class Journal(Generic[T]):
         return stamps
 
     def _aside(self) -> Iterable[Path]:
-        """Return the files set aside; of all keys, because Python keeps every pattern that it ever compiled."""
+        """Return the files that were renamed because they could not be read, for all keys.
+
+        The caller filters the files by key. A search pattern for each key would need memory, because Python keeps every
+        pattern that it ever compiled.
+        """
         return self._folder.glob(f"*{_SUFFIX}.*-*")
 
     def _path(self, key: str) -> Path:
@@ -262,20 +295,25 @@ class Journal(Generic[T]):
         return value
 
     def _handle_newer(self, path: Path, stamp: Stamp, version: int) -> None:
-        """Set a newer agent's file aside if it is as this process found it at its start.
+        """Rename a newer agent's file, except if that agent runs now.
 
-        If it was written since, that agent runs, and this one is about to be replaced by it. No clock is asked: it may
-        have been put forward or back since.
+        If the file was written since this process started, the newer agent runs now and is about to replace this agent.
+        Then the file stays. The states of the file (stamps) are compared, not clocks, because an administrator may have
+        set a clock.
         """
         if self._at_start.get(path.stem) == stamp:
             self._set_aside(path, f"newer-{version}", f"of version {version}, newer than {self._version}")
             metrics.CHECKPOINT_NEWER.inc()
         elif path.stem not in self._foreign:
             self._foreign.add(path.stem)
-            logger.warning("%s was just written by a newer agent (version %d); it is left alone", path, version)
+            logger.warning(
+                "%s was just written by a newer version of the node agent (format %d). It stays unchanged.",
+                path,
+                version,
+            )
 
     def _handle_damaged(self, path: Path, error: Exception) -> None:
-        """Set a damaged file aside, and count it."""
+        """Rename a damaged file, so that it is not read again, and count it."""
         self._set_aside(path, f"corrupt-{int(time.time())}", f"damaged ({error})")
         metrics.CHECKPOINT_CORRUPT.inc()
 
@@ -283,7 +321,7 @@ class Journal(Generic[T]):
         aside = path.with_name(f"{path.name}.{suffix}")
         atomic_files.move(path, aside)
         self._decoded.pop(path.stem, None)
-        logger.error("%s is %s; kept as %s", path, why, aside.name)
+        logger.error("%s is %s. The node agent renamed it to %s.", path, why, aside.name)
 
 
 def _stamp(status: os.stat_result) -> Stamp:
@@ -300,11 +338,13 @@ class _NewerError(Exception):
 
 
 def checked_key(key: str) -> str:
-    """Return the journal's key, a claim's uid or one and a number, if it can be part of file names.
+    """Return a journal key after a check that it can be part of file names.
+
+    A key is a claim's uid, or a uid with a dot and a number.
 
     Raises:
-        ClaimError: It cannot.
+        ClaimError: The key cannot be part of file names.
     """
     if not _KEY.fullmatch(key):
-        raise ClaimError(f"claim uid {key[:64]!r} is none: letters, digits and '-', at most 64")
+        raise ClaimError(f"claim uid {key[:64]!r} is invalid. A uid has letters, digits and '-', at most 64.")
     return key

@@ -1,6 +1,6 @@
-"""Locks of a node: during a rolling update two instances of the agent share their state.
+"""File locks of a node: during a rolling update two instances of the agent share their state.
 
-Each is held by a descriptor, and by the kernel: whoever dies lets go of it.
+An open file descriptor holds each lock. The kernel releases the lock when the process ends.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BYTE: Final = "hhqqi0q"  # fcntl.h, struct flock: type, whence, start, length, 
 
 @contextlib.asynccontextmanager
 async def locked(path: Path) -> AsyncIterator[None]:
-    """Hold the one lock of a file during the block, against other tasks and other processes.
+    """Hold the lock of a file during an ``async with`` body, against other tasks and processes.
 
-    A block that awaits must be one that nobody cancels: the kubelet gives up after 45 s, and the block would be cut in
-    two.
+    The caller must make sure that a body with an ``await`` is not cancelled in the middle. The kubelet cancels its
+    calls after 45 s, so such a body runs in a task of its own.
 
     Raises:
-        NotYetError: Another process does not let go of it.
+        NotYetError: Another process does not release the lock.
         OSError: The lock file cannot be opened.
     """
     descriptor = await take(path)
@@ -41,15 +41,17 @@ async def locked(path: Path) -> AsyncIterator[None]:
 
 
 async def take(path: Path, *, of: str | None = None, patience_s: float = _PATIENCE_S) -> int:
-    """Return a descriptor that holds a file's lock until it, and every duplicate of it, is closed.
+    """Take a lock of a file, and return the descriptor that holds it.
+
+    The lock is released when the descriptor and all its duplicates are closed.
 
     Args:
         path: The lock file.
-        of: Whose lock it is in a file of many; None where it is the file's only one.
-        patience_s: How long to wait for others.
+        of: Name of the lock, in a file with many locks, such as a claim's uid; None if the file has one lock.
+        patience_s: Seconds to wait until other tasks or processes release the lock.
 
     Raises:
-        NotYetError: Another process, or another task, does not let go of it.
+        NotYetError: Another process or task does not release the lock.
         OSError: The lock file cannot be opened.
     """
     descriptor = _open(path)
@@ -67,10 +69,12 @@ async def take(path: Path, *, of: str | None = None, patience_s: float = _PATIEN
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take the lock of an open file or folder, for every duplicate of the descriptor; return whether it was free.
+    """Try to lock an open file or folder; return whether that succeeded.
+
+    Every duplicate of the descriptor also holds the lock.
 
     Raises:
-        OSError: It cannot be locked.
+        OSError: The file cannot be locked.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,7 @@ def main(argv: list[str]) -> int:
 
 
 async def serve(options: Options) -> None:
-    """Run for the main program the agent of the options until cancelled: ours, or the one next to another driver."""
+    """Run the node agent until cancelled: by the options, the full agent or the agent next to another driver."""
     from dradriver.api.base.allocating_driver import LEDGERS, OURS, bind, current_ledger
     from dradriver.node import addon_agent, agent
 

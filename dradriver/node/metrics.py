@@ -35,7 +35,7 @@ DRIVER_ANSWERS: Final = Gauge(
 FAULTS: Final = Labelled(Gauge, "gpu_topology_node_faults", "GPUs that have a fault of this kind now.", kind=KINDS)
 FAULT_INFO: Final = Names(
     "gpu_topology_gpu_fault_info",
-    "Which GPUs have which faults now; device_info says of the same uuid whose they are.",
+    "Which GPUs have which faults now. device_info has the holders of each uuid.",
     most=256,
     uuid="the GPU's",
     node="the node's name",
@@ -52,8 +52,8 @@ NUMBER_INFO: Final = Names(
 )
 DEVICES_PUBLISHED: Final = Gauge("gpu_topology_node_devices_published", "Devices in this node's slices.")
 WITHHELD: Final = Gauge(
-    "gpu_topology_node_withheld",
-    "1 while nothing is published: something else hands out the GPUs, they are partitioned, or two vendors' are there.",
+    "gpu_topology_node_unpublished",
+    "1 while nothing is published: another driver allocates the GPUs, they are partitioned, or two vendors' exist.",
 )
 SLICE_WRITES: Final = Labelled(
     Counter, "gpu_topology_node_slice_writes_total", "Writes of ResourceSlices.", verb=("create", "update", "delete")
@@ -71,7 +71,7 @@ MIG_OFF: Final = Gauge(
 CLAIMS_PREPARED: Final = Gauge("gpu_topology_node_claims_prepared", "Claims that are prepared now.")
 DEVICE_INFO: Final = Names(
     "gpu_topology_device_info",
-    "Which pods have a GPU, or parts of it, prepared: 1 for each container.",
+    "Which pods have a GPU, or fractions of it, prepared: 1 for each container.",
     most=1024,
     uuid="the GPU's",
     node="the node's name",
@@ -87,45 +87,47 @@ CHECKPOINT_NEWER: Final = Counter(
     "gpu_topology_node_checkpoint_newer_total", "Checkpoint files of a newer agent that were set aside."
 )
 CHECKPOINT_REBUILT: Final = Counter(
-    "gpu_topology_node_checkpoint_rebuilt_total", "Claims whose entry was written anew from the API and the CDI spec."
+    "gpu_topology_node_checkpoint_rebuilt_total", "Claims whose entry was restored from the API and the CDI spec."
 )
 ORPHANS: Final = Counter(
-    "gpu_topology_node_orphans_total", "Prepared claims that were given back because nobody uses them."
+    "gpu_topology_node_orphans_total", "Prepared claims that were released because no pod uses them."
 )
 STATUS_LOST: Final = Counter(
     "gpu_topology_node_claim_status_lost_total", "Prepared claims whose status was not written."
 )
 GPUS_HELD: Final = Gauge(
-    "gpu_topology_node_gpus_held",
+    "gpu_topology_node_gpus_unaccounted",
     "GPUs that are kept from new pods, because processes are on them that no claim accounts for.",
 )
 _NAMESPACE: Final = "namespace of claims"
 GPUS_BUSY: Final = Amounts(
     "gpu_topology_node_gpus_busy",
-    "How much of the GPUs that claims hold was at work at the last look, a GPU of 50 % as 0.5; only of those that say.",
+    "Utilization of allocated GPUs at the last look. A GPU of 50 % counts as 0.5. GPUs that report none are left out.",
     most=64,
     namespace=_NAMESPACE,
 )
 GPUS_IDLE: Final = Amounts(
     "gpu_topology_node_gpus_idle",
-    "GPUs of claims that have done nothing for five minutes or longer, parts as equal fractions.",
+    "Allocated GPUs that have been idle for five minutes or longer. Each claim on a shared GPU counts as an equal "
+    "fraction.",
     most=64,
     namespace=_NAMESPACE,
 )
 GPUS_UNREAD: Final = Gauge(
-    "gpu_topology_node_gpus_unread", "GPUs that claims hold of which the driver does not say whether they work."
+    "gpu_topology_node_gpus_unread", "Allocated GPUs for which the GPU driver reports no utilization."
 )
 _NIC: Final = "the RDMA device's name"
 _PORT: Final = "the port's number"
 NIC_PORTS: Final = Labelled(
     Gauge,
     "gpu_topology_node_nic_ports",
-    "Ports of RDMA devices, without virtual functions, by state; off: switched off, away: it has no interface here.",
+    "Ports of RDMA devices, without virtual functions, by state. off: the port is switched off. away: "
+    "it has no interface here.",
     state=("active", "down", "off", "away", "other"),
 )
 NIC_RATE: Final = Amounts(
     "gpu_topology_nic_port_rate_gbps",
-    "Rate of a port in GB/s, one direction; 0 of one that is not active.",
+    "Rate of a port in GB/s, in one direction. It is 0 if the port is not active.",
     most=64,
     nic=_NIC,
     port=_PORT,
@@ -151,13 +153,13 @@ NIC_ERRORS: Final = Totals(
 GPUDIRECT: Final = Labelled(
     Gauge,
     "gpu_topology_node_gpudirect",
-    "1 of the answer to whether RDMA devices reach the GPUs' memory; 0 of all without such devices.",
+    "1 for the answer to whether RDMA devices reach the GPUs' memory. All answers are 0 without such devices.",
     answer=("yes", "likely", "no"),
 )
 CALLS: Final = Labelled(
     functools.partial(Histogram, buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)),
     "gpu_topology_node_call_duration_seconds",
-    "Time to prepare or unprepare one claim; result is ok or the error's reason.",
+    "Time to prepare or unprepare one claim. The label result is ok or the error's reason.",
     call=("prepare", "unprepare"),
     result=(OK, CANCELLED, UNKNOWN, *(error.reason for error in _ERRORS)),
 )

@@ -1,7 +1,7 @@
-"""What values of a kind of fault mean, in words, and their repairs: ``faults.KINDS`` has them with their kinds.
+"""Meaning and repair of fault values such as XIDs.
 
-The XIDs' words are those of NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), their
-repairs its column "Immediate Action".
+The kinds of faults in ``faults.KINDS`` use these tables. The texts of XIDs are from NVIDIA's catalog
+(docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), the repairs from its column "Immediate Action".
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ _GSP: Final = f"{_RESET} If that fails or it comes again, drain the node and reb
 
 
 class Repair(NamedTuple):
-    """What a fault is, and what to do about it, each in words."""
+    """The meaning of a fault and its repair, each in words."""
 
     words: str
     repair: str
 
 
 _BY_NUMBER: Final[dict[int, Repair]] = {
-    13: Repair("a program's error on the graphics engine", "Restart the program; the GPU needs nothing."),
-    31: Repair("a program's access to memory that it does not have", "Restart the program; the GPU needs nothing."),
+    13: Repair("a program's error on the graphics engine", "Restart the program. The GPU needs no repair."),
+    31: Repair("a program's access to memory that it does not have", "Restart the program. The GPU needs no repair."),
     32: Repair(
-        "a corrupted stream of commands, often trouble on PCIe",
+        "a corrupted stream of commands, often because of PCIe errors",
         "Look for PCIe errors in the kernel's log. If there are more, have the GPU reseated.",
     ),
-    43: Repair("a program that stopped on its own error", "Restart the program; the GPU needs nothing."),
+    43: Repair("a program that stopped because of its own error", "Restart the program. The GPU needs no repair."),
     46: Repair("the GPU stopped processing", _RESET),
     48: Repair("a memory error of two bits that could not be corrected", _RESET),
     62: Repair("the GPU's own micro-controller halted", _RESET),
-    63: Repair("a bad row of its memory is to be remapped", "Reset the GPU once nobody uses it."),
+    63: Repair("a bad row of the GPU's memory is remapped at the next reset", "Reset the GPU when no pod uses it."),
     64: Repair(
-        "a bad row of its memory could not be noted for remapping",
+        "a bad row of the GPU's memory could not be recorded for remapping",
         f"{_RESET} If it comes again, have the GPU replaced.",
     ),
     74: Repair("an error of NVLink", _NVLINKS),
     79: Repair("the GPU has fallen off the bus", f"{_REBOOT} If it comes again, have the GPU and its slot checked."),
     92: Repair(
-        "very many memory errors that were corrected",
-        "Look at nvidia-smi -q -d ECC; reset the GPU once nobody uses it.",
+        "a very high number of corrected memory errors",
+        "Look at nvidia-smi -q -d ECC. Reset the GPU when no pod uses it.",
     ),
-    93: Repair("the GPU's InfoROM was written more often than planned", "Have the GPU's vendor look at it."),
+    93: Repair("the GPU's InfoROM was written more often than planned", "Ask the vendor of the GPU."),
     94: Repair(
         "a memory error that was contained, which ended one program",
-        "Restart the program. Reset the GPU when that is convenient: the bad row is remapped then.",
+        "Restart the program. Reset the GPU when that is convenient, so that the bad row is remapped.",
     ),
     95: Repair("a memory error that was not contained", _RESET),
     110: Repair("a security fault", _RESET),
@@ -58,26 +58,27 @@ _BY_NUMBER: Final[dict[int, Repair]] = {
     120: Repair("an error of the GPU's system processor (GSP)", _GSP),
     121: Repair(
         "an error of the link to the CPU (C2C) that was corrected",
-        "Nothing now. If it comes often, have the GPU's vendor look at it.",
+        "Do nothing now. If it comes often, ask the vendor of the GPU.",
     ),
     136: Repair("the training of a link failed", _RESET),
-    140: Repair("a memory error that nothing recovered from", _RESET),
+    140: Repair("a memory error that could not be recovered", _RESET),
     143: Repair("the GPU could not be initialized", f"{_RESET} If that fails, drain the node and reboot it."),
     **{number: Repair("an error of an NVLink of the fifth generation", _NVLINKS) for number in range(144, 151)},
     151: Repair("an error at a change of keys", _REBOOT),
     154: Repair(
         "the driver asks for a recovery",
-        "Do what the driver asks for, once nobody uses the GPU: nvidia-smi -q says it.",
+        "Do what the driver asks for, when no pod uses the GPU. nvidia-smi -q shows it.",
     ),
     155: Repair("an error of NVLink that software defines", _RESET),
-    156: Repair("a part of the GPU is to be retired", _RESET),
+    156: Repair("the driver wants to retire a part of the GPU", _RESET),
     157: Repair(
         "a part of the GPU could not be retired, because no spare is left", "Have the GPU replaced when convenient."
     ),
-    158: Repair("the GPU did not answer in time, for good", _RESET),
+    158: Repair("the GPU did not answer in time, and does not recover", _RESET),
     **{
         number: Repair(
-            "an event of the GPU's power smoothing", "Look at the server's power; have the GPU's vendor look at it."
+            "an event of the GPU's power smoothing",
+            "Look at the server's power supply. If it is fine, ask the vendor of the GPU.",
         )
         for number in range(163, 166)
     },
@@ -92,17 +93,18 @@ GPU_RESETS: Final = {
 FABRICS: Final = {
     "in-progress": Repair(
         "the GPU has not joined its NVLink fabric",
-        "Look whether nvidia-fabricmanager.service runs on the node, and at its log.",
+        "Check whether nvidia-fabricmanager.service runs on the node, and read its log.",
     ),
     "failed": Repair(
-        "the GPU was refused by its NVLink fabric",
-        "Look at the log of nvidia-fabricmanager.service. If it names no cause, restart it once the node is drained.",
+        "the NVLink fabric refused the GPU",
+        "Look at the log of nvidia-fabricmanager.service. If it names no cause, drain the node and restart the "
+        "service.",
     ),
 }
 
 LINKS: Final = {
     "refused": Repair(
-        "the GPU and another refuse each other peer access although their NVLinks are up",
+        "the GPU and another GPU refuse peer access to each other, although their NVLinks are up",
         "Look at nvidia-smi topo -p2p n and at the log of nvidia-fabricmanager.service. Drain the node and reset all "
         "its GPUs together.",
     ),
@@ -112,7 +114,7 @@ RECOVERIES: Final = {
     "reset": Repair("the driver asks for a reset of the GPU", _RESET),
     "reboot": Repair("the driver asks for a reboot of the node", _REBOOT),
     "drain-p2p": Repair(
-        "the driver asks to end traffic between this GPU and others",
+        "the driver asks to end the traffic between this GPU and others",
         "End the pods that use this GPU together with others.",
     ),
     "drain-reset": Repair("the driver asks to drain the GPU, then to reset it", _RESET),
@@ -122,6 +124,6 @@ RECOVERIES: Final = {
     ),
     "imex": Repair(
         "the driver asks to recover the IMEX domain",
-        "Look at the log of nvidia-imex.service on the nodes of the domain, and restart it once its jobs have ended.",
+        "Look at the log of nvidia-imex.service on the nodes of the domain, and restart it when its jobs have ended.",
     ),
 }

@@ -1,7 +1,8 @@
-"""Labels for what containers are given of the host's: without them an enforcing SELinux refuses it.
+"""SELinux labels for files of the host that containers get.
 
-Files of any container have the type ``container_file_t`` (container-selinux); NVIDIA's device plugin labels its MPS
-folders so, too. Nothing is done where the kernel has SELinux off.
+Without the labels, an enforcing SELinux refuses access. All containers may use files of the type ``container_file_t``
+(container-selinux). NVIDIA's device plugin gives its MPS folders the same label. If SELinux is off in the kernel, these
+functions do nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ def enabled() -> bool:
 
 
 def mount_option() -> str:
-    """Return the option that labels all of a file system in memory, empty where SELinux is off."""
+    """Return the mount option that labels all files of a tmpfs for containers.
+
+    The text is empty if SELinux is off.
+    """
     return f',context="{CONTEXT}"' if enabled() else ""
 
 
 def label(path: Path) -> None:
     """Set the SELinux label of a file or folder that is mounted into containers.
 
-    Where the policy does not let this process do that, as on a simulated node, whose agent has no rights, it is said.
+    If the kernel refuses, for example because the agent of a simulated node has no rights, the function logs this.
     """
     if not enabled():
         return
@@ -42,5 +46,5 @@ def label(path: Path) -> None:
 
 
 def unlabelled(path: Path, error: OSError) -> None:
-    """Say that containers may not read a file or folder for want of an SELinux label, and why."""
-    logger.warning("%s cannot be labelled for containers, and SELinux may keep them from it: %s", path, error)
+    """Log that containers may be unable to read a file or folder, because its SELinux label could not be set."""
+    logger.warning("%s cannot be labelled for containers, so SELinux may deny access to it: %s", path, error)

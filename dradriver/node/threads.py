@@ -1,4 +1,7 @@
-"""Calls that may hang, in threads that hold up nobody's end, unlike those of an executor."""
+"""Runs calls that may hang in daemon threads, which do not delay the end of the process.
+
+The threads of a ``ThreadPoolExecutor`` would delay the end until the call returns.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,21 @@ BESIDE: Final = "beside the event loop"
 
 
 class Thread:
-    """One thread that works are given to, one after the other."""
+    """One thread that runs functions, one after the other."""
 
     def __init__(self, name: str) -> None:
-        """Keep the name; the thread starts with the first work."""
+        """Store the name; the thread starts with the first work."""
         self._name = name
         self._works: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # work that waits for the thread
         self._started = False  # whether the thread was started
 
     async def run(self, work: Callable[[], T], *, question: bool = False) -> T:
-        """Return what the work in the thread returns, once all work before it is done.
+        """Run a function in the thread after all earlier work, and return its result.
 
-        A question is not asked any more where its caller gave up before its turn came: else those of an hour in which
-        nobody answered would keep everybody waiting after it.
+        Args:
+            work: The function.
+            question: Whether the function only reads. If so, the function is not run if its caller has stopped waiting.
+                Otherwise, after the driver hung for an hour, all questions of that hour would delay later work.
         """
         future, do = _promised(work, question=question)
         self._works.put(do)
@@ -37,7 +42,7 @@ class Thread:
         return await future
 
     def put(self, work: Callable[[], None]) -> None:
-        """Do work in the thread that cannot fail, once all work before it is done."""
+        """Queue a function that cannot fail; the thread runs it after all earlier work."""
         if self._started:
             self._works.put(work)
         else:
@@ -49,18 +54,20 @@ class Thread:
 
 
 def beside(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Start work in a thread of its own and return its future result."""
+    """Run a function in its own new thread, and return a future for its result."""
     future, do = _promised(work)
     threading.Thread(target=do, name=BESIDE, daemon=True).start()
     return future
 
 
 def _promised(work: Callable[[], T], *, question: bool = False) -> tuple[asyncio.Future[T], Callable[[], None]]:
-    """Return a future for the result of some work, and a function for the thread.
+    """Return a future for the result of ``work``, and a function for the thread.
 
-    The function does the work and sets the future.
+    That function, which the thread must call, calls ``work`` and sets the future.
 
-    ``question``: the work only reads, so it is skipped if the future is cancelled before it begins.
+    Args:
+        work: The function with the result.
+        question: Whether ``work`` only reads. If so, it is skipped if the future is cancelled before it begins.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()

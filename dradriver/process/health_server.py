@@ -23,7 +23,7 @@ _END_S: Final = 1.0  # an answer takes milliseconds
 
 
 def always() -> bool:
-    """Return True: the health check of a process that is alive while it answers at all."""
+    """Return True. A process without its own check counts as alive while it answers ``/healthz``."""
     return True
 
 
@@ -35,7 +35,7 @@ async def serve_health(
     alive: Callable[[], bool] = always,
     host: str = "0.0.0.0",  # noqa: S104  # probes and Prometheus come from outside the pod
 ) -> AsyncIterator[int]:
-    """Serve health and metrics while the block runs; yield the port.
+    """Serve health and metrics during an ``async with`` body; yield the port.
 
     For port 0 a free port is chosen.
 
@@ -43,8 +43,8 @@ async def serve_health(
 
     Args:
         port: TCP port.
-        ready: Whether the process does its work now.
-        alive: Whether the process can still come right by itself; where it cannot, the kubelet restarts it.
+        ready: Returns whether the process does its work now.
+        alive: Returns whether the process can still recover by itself; if not, the kubelet restarts it.
         host: Address to listen on.
 
     Raises:

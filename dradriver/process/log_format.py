@@ -14,7 +14,10 @@ _TIME: Final = "%Y-%m-%dT%H:%M:%S"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message and, where there is one, the traceback."""
+    """Formats a log record as one JSON object on a line.
+
+    It has time, level, logger, message and, if there is one, the traceback.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the log record as one line of JSON."""
@@ -30,20 +33,26 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line a record in UTC; control characters in messages are escaped, so that no text can forge a line."""
+    """Formats a log record as one line, with the time in UTC.
+
+    Control characters in messages are escaped, so that no text can forge a line.
+    """
 
     def __init__(self) -> None:
         super().__init__(_TEXT, _TIME)
         self.converter = time.gmtime
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name is logging's
-        """Return the log record's line without its traceback."""
+        """Return the line of a log record, without its traceback."""
         line = super().formatMessage(record)
         return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 def setup_logging(*, json_format: bool, verbose: bool) -> None:
-    """Set the format of log records and send them to standard error, from INFO or, if verbose, DEBUG on."""
+    """Set the format of log records and send them to standard error.
+
+    The level is INFO, or DEBUG with ``verbose``.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if json_format else TextFormatter())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""The options that every process has: where the API server is, where its health is told, and how it logs."""
+"""The command-line options that every process has: the API server's address, the health port, and the log format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from dradriver import __version__
 
 
 class Common(argparse.Namespace):
-    """What the common options say; a process adds its own in a class derived from this."""
+    """The values of the common options.
+
+    Each process adds its own options in a derived class.
+    """
 
     kubeconfig: Path | None  # None: the pod's own service account
     policies: Path | None
@@ -23,38 +26,46 @@ def parser(prog: str, description: str, *, health_port: int, namespace: str = ""
     """Return a parser of the command-line options that all processes have.
 
     Args:
-        prog: How the process is started.
-        description: What it does, in a sentence.
-        health_port: Where its health and metrics are served by default.
-        namespace: What it keeps in its own namespace, for the help of ``--namespace``; without it there is no such
-            option.
+        prog: The command that starts the process.
+        description: What the process does, in a sentence.
+        health_port: The default port of health and metrics.
+        namespace: What the process keeps in its own namespace, as text for the help of ``--namespace``. If it is empty,
+            the parser does not have this option.
     """
     made = argparse.ArgumentParser(prog=prog, description=description)
     add = made.add_argument_group("options of every process").add_argument
     if namespace:
         add("--namespace", required=True, help=f"namespace of {namespace}")
-    add("--kubeconfig", type=Path, metavar="FILE", help="default: the pod's service account")
-    add("--policies", type=Path, metavar="FILE", help="the policies file, followed as it changes; default: none")
+    add("--kubeconfig", type=Path, metavar="FILE", help="the kubeconfig. Default: the service account of the pod")
+    add(
+        "--policies",
+        type=Path,
+        metavar="FILE",
+        help="the policies file. The process follows its changes. Default: the built-in policies",
+    )
     add(
         "--health-port",
         type=int,
         default=health_port,
         metavar="PORT",
-        help="port of /healthz, /readyz and /metrics; default: %(default)s",
+        help="port of /healthz, /readyz and /metrics. Default: %(default)s",
     )
-    add("--log-format", choices=("text", "json"), default="text", help="default: %(default)s")
-    add("-v", "--verbose", action="store_true", help="log details")
+    add("--log-format", choices=("text", "json"), default="text", help="format of the log. Default: %(default)s")
+    add("-v", "--verbose", action="store_true", help="also log details (level DEBUG)")
     add("--version", action="version", version=__version__)
     return made
 
 
 def add_allocating_driver(made: argparse.ArgumentParser) -> None:
-    """Add the option for the driver that allocates GPUs: a key of ``api.base.allocating_driver.LEDGERS``."""
+    """Add the option ``--allocating-driver``, which names the DRA driver that allocates the GPUs.
+
+    ``made`` is the parser. The possible values are this driver, NVIDIA's and AMD's.
+    """
     from dradriver.api.base.allocating_driver import LEDGERS, OURS
 
     made.add_argument(
         "--allocating-driver",
         choices=tuple(LEDGERS),
         default=OURS.driver,
-        help="whose devices are handed out: this driver's (default), or those of NVIDIA's or AMD's DRA driver",
+        help="the DRA driver that allocates the GPUs: this driver (default), NVIDIA's or AMD's",
     )

@@ -1,8 +1,9 @@
-"""The policies in force in a process: read from a file at its start, and again whenever that file's content changes.
+"""Follows the policies file of a process: reads it again whenever its content changes.
 
-The last good file stays in force when a bad one comes, or when the file goes. A process that starts with a bad one does
-not fall back on the defaults, by which it might hand out whole what is shared now: then they are ``UNKNOWN``, and
-whoever asks leaves alone what he cannot know. Without a file from the start the defaults are what is meant.
+The file has the administrator's settings: how GPUs are offered, quotas, queues and so on. If a new file is bad, or the
+file is removed, the last good policies stay in force. If the file is bad at the start, the policies are ``UNKNOWN``.
+Code that reads ``UNKNOWN`` policies changes nothing that depends on them. The defaults would be wrong in this case:
+they might allocate a GPU as a whole that is shared now. Without a file at the start, the defaults are in force.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ DIGEST: Final = Gauge(
 
 
 class PoliciesFile(Followed):
-    """Follows the file while ``run`` runs.
+    """Follows the policies file (the administrator's settings) while ``run`` runs.
 
     Attributes:
-        in_force: What counts now.
-        trouble: Why the file as it is now does not count; None where it does.
+        in_force: The policies that the process uses now.
+        trouble: Why the present content of the file is not in force; None if it is.
     """
 
     def __init__(
@@ -42,13 +43,17 @@ class PoliciesFile(Followed):
         *,
         on_change: Callable[[Policies], None] | None = None,
         on_trouble: Callable[[str], Awaitable[None]] | None = None,
+        on_recovery: Callable[[Policies], Awaitable[None]] | None = None,
     ) -> None:
         """Read the file for the first time.
 
         Args:
-            path: The file; None for the defaults, for good.
-            on_change: Called with other policies that came into force; not for the first ones.
+            path: The file; None to use the defaults for ever.
+            on_change: Called with the new policies each time that others come into force. It is not called for the
+                first policies.
             on_trouble: Called while ``run`` runs, with each new ``trouble``.
+            on_recovery: Called while ``run`` runs, with the policies in force, once there is no trouble any more. It is
+                called once after one or more calls of ``on_trouble``.
         """
         super().__init__(*([path] if path is not None else []), what="policies")
         self.in_force = UNKNOWN
@@ -56,6 +61,7 @@ class PoliciesFile(Followed):
         self._path = path
         self._on_change: Callable[[Policies], None] | None = None
         self._on_trouble = on_trouble
+        self._on_recovery = on_recovery
         self._reported_trouble: str | None = None
         self.step()  # takes the file's content: ``take`` sets ``in_force`` or ``trouble``
         self._on_change = on_change  # only now, because it must not be called for the first policies
@@ -66,14 +72,24 @@ class PoliciesFile(Followed):
         return str(self._path)
 
     async def first_read(self) -> None:
-        """Return once the policies in force are those of the source that counts; a file was read at the start."""
+        """Wait until the first policies are in force.
+
+        This class returns at once, because ``__init__`` has read the file. A subclass with another source waits for the
+        source.
+        """
 
     async def read_again(self) -> None:
-        """Return once the policies in force are the source's newest."""
+        """Read the newest policies now; return when they are in force.
+
+        A subclass with another source than the file waits for it.
+        """
         self.step()
 
     def step(self) -> None:
-        """Take the content of the policies file if it was not taken yet."""
+        """Read the policies file, and use its content if it has changed.
+
+        If the file was removed or is unreadable, ``trouble`` says so, and the last good policies stay in force.
+        """
         try:
             super().step()
         except FileNotFoundError:
@@ -82,13 +98,17 @@ class PoliciesFile(Followed):
                 self.in_force, self.trouble = DEFAULTS, None
                 self._set_metrics()
             else:
-                self._refuse(f"{self.source} is gone")
+                self._refuse(f"{self.source} does not exist any more.")
         except OSError as error:
             self._taken = None
-            self._refuse(f"{self.source} cannot be read: {error}")
+            self._refuse(f"{self.source} cannot be read: {error}.")
 
     def take(self, contents: tuple[bytes, ...]) -> None:
-        """Put the content of the policies file into force, if it is good."""
+        """Use new content of the policies file from now on.
+
+        If the content is bad, the last good policies stay in force, and ``trouble`` says why. ``contents`` has one
+        item, the file's bytes.
+        """
         if self._path is None:
             self.in_force = DEFAULTS
             self._set_metrics()
@@ -103,11 +123,11 @@ class PoliciesFile(Followed):
         try:
             policies = read(contents[0], source=self._path.name)
         except PoliciesError as error:
-            self._refuse(str(error))
+            self._refuse(error.by_key(self.source))
             return
         except Exception as error:  # a bug in reading it must not end every process that has the file
-            logger.exception("%s: an error in this program", self.source)
-            self._refuse(f"{self._path.name} cannot be read: an error in this program: {error}")
+            logger.exception("%s cannot be read because of an internal error.", self.source)
+            self._refuse(f"{self._path.name} cannot be read because of an internal error: {error}")
             return
         self.in_force, self.trouble = policies, None
         self._set_metrics()
@@ -118,12 +138,16 @@ class PoliciesFile(Followed):
             self._on_change(policies)
 
     async def look(self) -> None:
-        """Take the content of the policies file, and tell of new trouble."""
+        """Read the policies file once (``step``), and report a new problem, or that there is none any more."""
         self.step()
-        if self.trouble != self._reported_trouble:
-            self._reported_trouble = self.trouble
-            if self.trouble is not None and self._on_trouble is not None:
-                await self._on_trouble(self.trouble)
+        if self.trouble == self._reported_trouble:
+            return
+        self._reported_trouble = self.trouble
+        if self.trouble is None:
+            if self._on_recovery is not None:
+                await self._on_recovery(self.in_force)
+        elif self._on_trouble is not None:
+            await self._on_trouble(self.trouble)
 
     def _refuse(self, trouble: str) -> None:
         if trouble == self.trouble:
@@ -131,9 +155,11 @@ class PoliciesFile(Followed):
         self.trouble = trouble
         self._set_metrics()
         kept = (
-            "none was good before: what it says is not known" if self.in_force is UNKNOWN else "the last good one stays"
+            "No valid policies file was read before, so its policies are unknown"
+            if self.in_force is UNKNOWN
+            else "The last valid policies stay in force"
         )
-        logger.error("policies are not valid, %s: %s", kept, trouble)
+        logger.error("The policies file is invalid: %s. %s.", trouble.removesuffix("."), kept)
 
     def _set_metrics(self) -> None:
         VALID.set(self.trouble is None)

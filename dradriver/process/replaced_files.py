@@ -1,4 +1,4 @@
-"""Files that somebody else replaces while a process runs, as the kubelet does those of a ConfigMap or Secret."""
+"""Follows files that another program replaces, as the kubelet replaces the files of a ConfigMap or Secret."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ PERIOD_S: Final = 5.0  # the kubelet takes a minute or so to bring a change
 
 
 class Followed(abc.ABC):
-    """Files that are looked at every few seconds, and taken together when their content has changed.
+    """Files that are read every few seconds, and used when their content has changed.
 
-    The kubelet replaces the files of a volume behind a symbolic link, so that their times and inodes say nothing, and
-    that between two reads they may be of two versions: content that ``take`` refuses is looked at again.
+    A subclass implements ``take``, which uses the new contents. The kubelet replaces the files of a volume by changing
+    a symbolic link. So the files' times and inodes do not show a change; their content is compared. Two files that are
+    read one after the other can be of two versions, such as an old certificate with a new key. In this case ``take``
+    must raise an error, and the files are read again a few seconds later.
     """
 
     def __init__(self, *files: Path, what: str) -> None:
-        """Read nothing yet.
+        """Store the names of the files; do not read the files yet.
 
         Args:
-            files: In the order in which ``take`` wants them.
-            what: What they are, for the log.
+            files: The files, in the order in which the method ``take`` gets their contents.
+            what: What the files are, for the log.
         """
         self._files = files
         self._what = what
@@ -33,14 +35,17 @@ class Followed(abc.ABC):
 
     @abc.abstractmethod
     def take(self, contents: tuple[bytes, ...]) -> None:
-        """Use what the replaced files hold now.
+        """Use the new content of the replaced files.
 
         Raises:
-            OSError, UnicodeDecodeError: They cannot be used; what was taken before goes on.
+            OSError, UnicodeDecodeError: The content cannot be used; the previous content stays in use.
         """
 
     async def run(self) -> None:
-        """Run ``look`` at the replaced files every few seconds for ever; only an error that is new is logged."""
+        """Read the replaced files every few seconds, until cancelled, and use new content.
+
+        An error is logged as a warning. The same error is not logged again until a reading has succeeded.
+        """
         last = ""
         while True:
             try:
@@ -48,19 +53,20 @@ class Followed(abc.ABC):
                 last = ""
             except (OSError, UnicodeDecodeError) as error:
                 if str(error) != last:
-                    logger.warning("%s: %s", self._what, error)
+                    logger.warning("The files of the %s cannot be used: %s", self._what, error)
                 last = str(error)
             await asyncio.sleep(PERIOD_S)
 
     async def look(self) -> None:
-        """Run ``step`` for the replaced files; a class that has more to do after it does that here, too."""
+        """Read the replaced files once and use new content (``step``). A subclass can add reports."""
         self.step()
 
     def step(self) -> None:
-        """Take what the replaced files hold, if it was not taken yet.
+        """Read the replaced files, and use their content if it has changed.
 
         Raises:
-            OSError, UnicodeDecodeError: A file cannot be read, or ``take`` refused; what was taken before goes on.
+            OSError, UnicodeDecodeError: A file cannot be read, or ``take`` refused the content. The previous content
+                stays in use.
         """
         contents = self.contents()
         if contents != self._taken:
@@ -68,7 +74,7 @@ class Followed(abc.ABC):
             self._taken = contents
 
     def contents(self) -> tuple[bytes, ...]:
-        """Return what the replaced files hold now.
+        """Return the present content of the replaced files.
 
         Raises:
             OSError: A file cannot be read.

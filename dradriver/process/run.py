@@ -16,7 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 def start(main: Coroutine[Any, Any, None], options: Common) -> int:
-    """Log as the options say, run a process's main coroutine to its end, and return the exit status as `run` does."""
+    """Set up logs, run a process's main coroutine, and return its exit status (see ``run``).
+
+    ``options`` has the format and the level of the log.
+    """
     setup_logging(json_format=options.log_format == "json", verbose=options.verbose)
     return run(main)
 
@@ -52,21 +55,24 @@ def run(main: Coroutine[Any, Any, None]) -> int:
     except BaseExceptionGroup as group:  # main coroutines run their parts in a TaskGroup
         driver_errors, other_errors = group.split(DriverError)
         for error in _single_errors(driver_errors):
-            logger.error("%s: %s", getattr(error, "reason", type(error).__name__), error)
+            logger.error("This process stops: %s: %s", getattr(error, "reason", type(error).__name__), error)
         if other_errors is not None:
-            logger.error("stopped by an error", exc_info=other_errors)
+            logger.error("This process stops because of an internal error.", exc_info=other_errors)
         return 1
     except DriverError as error:
-        logger.error("%s: %s", error.reason, error)  # no traceback: the message says what to do
+        logger.error("This process stops: %s: %s", error.reason, error)  # no traceback: the message says what to do
         return 1
     except Exception:
-        logger.exception("stopped by an error")
+        logger.exception("This process stops because of an internal error.")
         return 1
     return 0
 
 
 def _single_errors(group: BaseException | None) -> list[BaseException]:
-    """Return the errors in a group and in the groups inside it; none if there is no group."""
+    """Return all errors of an exception group and its inner groups as one list.
+
+    The list is empty for None, and has one item for an error that is no group.
+    """
     if group is None:
         return []
     if isinstance(group, BaseExceptionGroup):

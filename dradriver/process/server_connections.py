@@ -1,9 +1,10 @@
-"""An HTTP server with bounded connections: how many it holds, how long, and which is closed for a new one.
+"""An HTTP server that limits the number of its connections, and the time that each may stay.
 
-Clients have no identity here, so a connection is judged by what it has carried. It is untrusted until it has carried a
-good request. Untrusted connections are closed first, so clients that ask again and again, such as API servers, keep
-theirs. If there are too many connections, the address that has the most loses one. So a pod that opens many closes its
-own.
+The webhook, the health servers and the page of ``gputopo serve`` use it. The server does not know who its clients are,
+so it judges a connection by its requests. A connection is untrusted until it has carried a good request. If there are
+too many connections, the server first closes untrusted ones. So clients with repeated requests, such as API servers,
+keep theirs. Of several untrusted connections, the server closes one of the address that has the most. So a pod that
+opens many connections loses its own.
 """
 
 from __future__ import annotations
@@ -58,10 +59,13 @@ class _Held:
 class Connections:
     """The open connections of one server.
 
+    A connection is trusted after its first good request.
+
     Args:
-        most: Number of connections held at once. Trusted connections may take three quarters of them.
-        first_s: Seconds from the opening of a connection to its first good request.
-        idle_s: Seconds from one good request to the next.
+        most: The largest number of connections at a time. Trusted connections may take three quarters of them.
+        first_s: Seconds from the opening of a connection to its first good request. A connection that is later is
+            closed.
+        idle_s: Seconds from one good request to the next. A connection that is later is closed.
     """
 
     def __init__(self, most: int, *, first_s: float = FIRST_S, idle_s: float = IDLE_S) -> None:
@@ -72,7 +76,10 @@ class Connections:
         self._trusted: dict[object, _Held] = {}
 
     def opened(self, transport: asyncio.BaseTransport) -> None:
-        """Count a connection that was accepted, and close another one if there are too many."""
+        """Add a connection that was accepted; ``transport`` is asyncio's object for it.
+
+        If there are already as many connections as allowed, others are closed first.
+        """
         if len(self._untrusted) + len(self._trusted) >= self._most:
             self.close_expired()
             while len(self._untrusted) + len(self._trusted) >= self._most:
@@ -82,7 +89,10 @@ class Connections:
         self._untrusted[transport.get_extra_info("socket")] = _Held(transport, peer[0] if peer else "", until)
 
     def served(self, transport: asyncio.BaseTransport | None) -> None:
-        """Trust a connection that carried a good request, over TLS or plain HTTP, and restart its idle time."""
+        """Trust a connection that carried a good request, and restart its idle time.
+
+        ``transport`` is asyncio's object for the connection, TLS or plain HTTP; None is ignored.
+        """
         key = None if transport is None else transport.get_extra_info("socket")
         held = self._trusted.pop(key, None) or self._untrusted.pop(key, None)
         if held is not None:
@@ -90,7 +100,11 @@ class Connections:
             self._trusted[key] = held
 
     def close_expired(self) -> None:
-        """Close connections that were quiet for too long, and forget closed ones."""
+        """Close the connections that have had no good request for too long.
+
+        ``first_s`` is the limit before the first good request, ``idle_s`` the limit after it. Connections that have
+        ended are removed from the list.
+        """
         now = self._clock()
         for connections in (self._untrusted, self._trusted):
             for key, held in list(connections.items()):
@@ -100,7 +114,7 @@ class Connections:
                     _close(connections.pop(key))
 
     async def keep(self) -> None:
-        """Close connections that are quiet for too long, until cancelled."""
+        """Close connections without a good request for too long (``close_expired``), until cancelled."""
         while True:
             await asyncio.sleep(min(1.0, self._first_s / 4))
             self.close_expired()
@@ -112,7 +126,12 @@ class Connections:
                 _close(connections.popitem()[1])
 
     def _close_for_new(self) -> None:
-        """Close the longest quiet connection of the address that has the most."""
+        """Close one connection, to make room for a new one.
+
+        The closed connection is an untrusted one if untrusted connections take more than a quarter of the limit, or if
+        there are no others. Otherwise it is a trusted one. In that group, the address with the most connections loses
+        one: the connection whose last good request is longest ago.
+        """
         # A quarter is left to untrusted connections: a new API server must be able to get in.
         is_untrusted = len(self._untrusted) > self._most // 4 or not self._trusted
         connections = self._untrusted if is_untrusted else self._trusted
@@ -128,7 +147,11 @@ def _close(held: _Held) -> None:
 
 
 class _Tls(sslproto.SSLProtocol):
-    """asyncio's TLS with buffers of one and two records (RFC 8446, 5.1): its own have 256 KiB each per connection."""
+    """asyncio's TLS protocol with smaller buffers, so that many open connections need little memory.
+
+    The buffers have 16 KiB and 32 KiB: one and two TLS records (RFC 8446, 5.1). asyncio's own have 256 KiB each, for
+    every connection.
+    """
 
     max_size = 1 << 14
 
@@ -139,7 +162,10 @@ class _Tls(sslproto.SSLProtocol):
 
 
 class _CountingProtocol(asyncio.Protocol):
-    """Counts a connection that was just accepted, before it costs memory, then switches to the real protocol."""
+    """The first protocol of an accepted connection: adds the connection to ``Connections``.
+
+    Then it switches to HTTP or TLS, which needs more memory.
+    """
 
     def __init__(self, connections: Connections, new_protocol: Callable[[], asyncio.BaseProtocol]) -> None:
         self._connections, self._new_protocol = connections, new_protocol
@@ -162,15 +188,15 @@ async def listening(
     end_s: float,
     **options: Any,
 ) -> AsyncIterator[int]:
-    """Serve HTTP or HTTPS with bounded connections while the block runs, and yield the port.
+    """Serve HTTP or HTTPS with bounded connections during an ``async with`` body; yield the port.
 
     Args:
         handler: Answers every request. An answer with a status other than 4xx makes the connection trusted.
         host: Address to listen on; None for all.
         port: TCP port; 0 for one that the system chooses.
-        connections: Counts the connections and closes some of them.
+        connections: Limits the number of connections; closes some if there are too many.
         context: The TLS context; None for plain HTTP.
-        end_s: Seconds that running answers get when the block ends.
+        end_s: When the body ends, answers that are not finished get this many seconds.
         options: Further options of ``aiohttp.web.Server``.
 
     Raises:

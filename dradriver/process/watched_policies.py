@@ -1,8 +1,8 @@
-"""The policies in force in a process that watches their ConfigMap through the API server.
+"""Follows the policies of a process in their ConfigMap, through the API server.
 
-The kubelet brings a changed ConfigMap into its mounted file more than a minute late. A process that keeps tenants
-apart cannot wait for that: the controller uses this class. There is one source at a time. Until the API server has
-answered for the first time, the mounted file counts. From then on the ConfigMap counts, and the file is never read.
+The kubelet updates the mounted file more than a minute after the ConfigMap has changed. The controller keeps tenants
+apart, so it cannot wait for the file, and uses this class. Only one source counts at a time. Until the API server has
+answered for the first time, this is the mounted file. From then on it is the ConfigMap, and the file is never read.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class _ConfigMap(msgspec.Struct, frozen=True):
 
 
 class WatchedPolicies(PoliciesFile):
-    """Follows the ConfigMap while ``run`` runs.
+    """Follows the policies in a ConfigMap while ``run`` runs.
 
-    A ConfigMap that is bad, absent or without the file's key is trouble, and the last good policies stay in force. The
-    same holds if the API server refuses to show the ConfigMap any more. An API server that cannot be reached is no
-    trouble: the last good policies are the newest ones that anybody can know.
+    ``trouble`` is set if the ConfigMap is bad, absent or without the file's key, or if the API server does not allow to
+    read it any more. The last good policies then stay in force. If the API server cannot be reached, ``trouble`` is not
+    set: no newer policies can be known then.
     """
 
     def __init__(
@@ -51,16 +51,19 @@ class WatchedPolicies(PoliciesFile):
         name: str,
         on_change: Callable[[Policies], None] | None = None,
         on_trouble: Callable[[str], Awaitable[None]] | None = None,
+        on_recovery: Callable[[Policies], Awaitable[None]] | None = None,
     ) -> None:
-        """Read the mounted file.
+        """Read the mounted policies file for the first time.
 
         Args:
-            client: An entered client, whose account may list and watch the ConfigMap of this name.
+            client: A client inside its ``async with`` block. Its account may list and watch the ConfigMap of this name.
             path: The mounted file. Its name is the key in the ConfigMap.
             namespace: The ConfigMap's namespace.
             name: The ConfigMap's name.
-            on_change: Called with other policies that came into force, in the watch event that brought them.
+            on_change: Called with the new policies each time that others come into force. The call is made while the
+                watch event of the ConfigMap is handled.
             on_trouble: See ``PoliciesFile``.
+            on_recovery: See ``PoliciesFile``.
         """
         self._file, self._key = path, (namespace, name)
         self._refusal: ApiError | None = None  # why the API server does not show the ConfigMap; None while it does
@@ -75,7 +78,7 @@ class WatchedPolicies(PoliciesFile):
             on_trouble=self._troubled,
         )
         # Last, because it reads the policies for the first time, by ``contents``, which asks the reflector.
-        super().__init__(path, on_change=on_change, on_trouble=on_trouble)
+        super().__init__(path, on_change=on_change, on_trouble=on_trouble, on_recovery=on_recovery)
 
     @property
     def source(self) -> str:
@@ -85,11 +88,13 @@ class WatchedPolicies(PoliciesFile):
         return f"{self._file.name} of ConfigMap {'/'.join(self._key)}"
 
     def contents(self) -> tuple[bytes, ...]:
-        """Return what the watched ConfigMap holds, or the mounted file before the API server's first answer.
+        """Return the content of the watched ConfigMap, or of the mounted file.
+
+        The mounted file counts until the API server has answered for the first time.
 
         Raises:
             FileNotFoundError: There is no such ConfigMap, or it has no such key.
-            OSError: The mounted file cannot be read, or the API server refuses to show the ConfigMap.
+            OSError: The mounted file cannot be read, or the API server does not allow to read the ConfigMap.
         """
         if not self._reflector.synced.is_set():
             return super().contents()
@@ -102,34 +107,48 @@ class WatchedPolicies(PoliciesFile):
         return (text.encode(),)
 
     async def first_read(self) -> None:
-        """Return once the watch of the ConfigMap was answered while ``run`` runs, or after a few seconds without."""
+        """Return once the API server has sent the ConfigMap, or after a few seconds.
+
+        ``run`` must be running.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READ_S):
                 await self._reflector.synced.wait()
         self.step()
         if not self._reflector.synced.is_set():
             name = "/".join(self._key)
-            logger.warning("ConfigMap %s: no answer of the API server yet; %s counts until then", name, self._file)
+            logger.warning(
+                "ConfigMap %s: the API server has not answered yet. The file %s is in force until then.",
+                name,
+                self._file,
+            )
 
     async def read_again(self) -> None:
-        """Return once the watched policies are at least as new as the ConfigMap at the call, or after a few seconds.
+        """Return once the policies in force are as new as the ConfigMap was at the call.
 
-        A watch that fell silent shows nothing for more than a minute. A process that begins to act calls this first.
+        Return after a few seconds in any case. A process calls this before it begins to act, because a watch with a
+        dead connection can miss changes for more than a minute.
         """
         if not self._reflector.synced.is_set():
             return
         try:
             await self._reflector.refresh(READ_S)
         except Unreachable as error:
-            logger.warning("%s may be older than the API server's: %s", self.source, error)
+            logger.warning(
+                "The policies in force, from %s, may be older than those of the API server: %s", self.source, error
+            )
 
     def _troubled(self, error: DriverError | None) -> None:
-        """Note whether the API server refuses to show the ConfigMap; None if it shows it."""
+        """Remember whether the API server refuses to send the ConfigMap (401 or 403).
+
+        ``error`` is why the ConfigMap could not be followed; None if following works again. Other errors than a refusal
+        are ignored.
+        """
         self._refusal = error if isinstance(error, ApiError) and error.status in (401, 403) else None
         self.step()
 
     async def run(self) -> NoReturn:
-        """Follow the watched ConfigMap with the policies until cancelled, and tell of trouble."""
+        """Follow the watched ConfigMap until cancelled, and report trouble."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reflector.run())
             while True:

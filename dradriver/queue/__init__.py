@@ -1,27 +1,29 @@
-"""Pods that wait for GPUs: who they are, in which order, and whom it is worth asking about. No I/O.
+"""Workloads that wait for GPUs: their order, and which of them are worth a try to place now. No I/O.
 
-agenda   which pods and gangs have to be looked at, now or at a time
-pending      who gets a place together, and what it was promised
-memory   what is remembered of a pod or a gang between two looks
-workload_register  all workloads that the controller looks after
-backoffs  how a workload has failed, and until when it is left alone
-placement_request  what a pod asks for, parsed once
-equivalence_classes  who finds a place or not as others do
-full_nodes  which nodes have refused a request for GPUs, of any class
-waiting  who wants a place, in which order
-namespace_tenants  whose a namespace is, and what each tenant has had for its weight
-limits   what keeps GPUs from a workload; features register here
-caps     which GPUs a tenant's cap leaves to a workload of its
-lazy_heap  the first of many keys, each of which may move back unnoticed
-tenant_turns  whose turn it is among tenants, and who steps back for looks in vain
-tenant_shares  GPU time by tenant, decayed, with what each has now
-kueue_entries  since when those stand in it whom Kueue lets in
-queue_order  everybody who waits, in the order in which they are served if all find a place
-rechecks  which blocked kinds are asked whether they may find a place by now, and when
-write_lanes  who may be written now: slots, a lane for each namespace, and those that wait
-reservation_rules  GPUs kept for whom the order has passed by for too long
-reservation_access  whose they are, who else may have them, and how they are written
-reservation_waits  since when workloads wait for one, and how often one did not help their tenant
-eviction_record  who had to end for others lately, also by former leaders
-scheduler_pace  how many promises may wait for a scheduler
+The controller's worker calls this package.
+
+agenda   the pods and gangs that the worker must process, now or at a given time
+pending      the pods of a workload, which get their places together, and what is remembered of them
+memory   what is remembered of a pod or a gang between two times that it is processed
+workload_register  all workloads that the controller manages
+backoffs  the failures of a workload, and its back-off time
+placement_request  a pod's request, parsed once
+equivalence_classes  the workloads that find a place together or not at all
+full_nodes  the nodes that have refused a request for GPUs, of any equivalence class
+waiting  the queue of the workloads that need a place
+namespace_tenants  the tenant of each namespace, with its weight, caps and share
+limits   the limits on a workload's GPUs; features register their limits here
+caps     the GPUs that a tenant's cap leaves to a workload
+lazy_heap  the first of many keys whose positions can move back without notice
+tenant_turns  the tenant and the namespace whose workload is next
+tenant_shares  GPU time by tenant, decayed, with the GPUs that each tenant has now
+kueue_entries  the time at which Kueue admitted a workload
+queue_order  all waiting workloads in the order in which they would be served if each found a place
+rechecks  the blocked equivalence classes that are tried again, and when
+write_lanes  the workloads whose objects may be written now: slots, and a lane for each namespace
+reservation_rules  the rules for GPUs that are reserved for workloads that have waited too long
+reservation_access  the workloads that may use reserved GPUs, and the form of reservations in the API
+reservation_waits  how long workloads have waited for a reservation, and how many failed for their tenant
+eviction_record  the workloads that were evicted for others recently, also by former leaders
+scheduler_pace  how many pods with a tentative placement may wait for a scheduler
 """

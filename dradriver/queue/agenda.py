@@ -1,4 +1,7 @@
-"""Which pods and gangs have to be looked at, now or at a time. The worker looks at them; all other parts add to it."""
+"""The pods and gangs that the controller's worker must process, now or at a given time.
+
+Many parts of the controller add keys to it.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,13 @@ from dradriver.kube.backoff import EARLY_S
 
 
 class Agenda:
-    """Keys of pods and gangs, each once, in the order in which they were added."""
+    """Keys of pods and gangs to process, each once, in the order in which they were added."""
 
     def __init__(self) -> None:
-        """Make an empty agenda that takes nothing before ``begin``."""
+        """Make an empty agenda, which ignores keys until ``begin`` opens it.
+
+        The worker calls ``begin`` when this process becomes the leader.
+        """
         self._is_open = False  # whether this replica leads, so that keys are taken
         self._keys: OrderedDict[Key, None] = OrderedDict()  # keys to look at now, the oldest first
         self._timers: list[tuple[float, Key]] = []  # a heap of keys to look at later, by time
@@ -29,11 +35,11 @@ class Agenda:
 
     @property
     def is_open(self) -> bool:
-        """Return whether pods on the agenda are looked at. Only the leader does that."""
+        """Return whether the agenda accepts keys: only while this process is the leader."""
         return self._is_open
 
     def begin(self, keys: Iterable[Key]) -> None:
-        """Open the agenda with these keys."""
+        """Open the agenda, with these keys on it."""
         self._is_open = True
         self._keys.update(dict.fromkeys(keys))
 
@@ -43,27 +49,31 @@ class Agenda:
         self._keys.clear()
 
     def add(self, key: Key) -> None:
-        """Put a pod or a gang on the agenda, to be looked at soon."""
+        """Put a pod or a gang on the agenda, to be processed soon."""
         # A standby never looks at any, and a new leader begins with all of them.
         if self._is_open:
             self._keys[key] = None
             self._woken.set()
 
     def add_at(self, when: float, key: Key) -> None:
-        """Put a pod or a gang on the agenda for a time of the loop's clock.
+        """Put a pod or gang on the agenda at a later time.
 
-        Each look sets the time of the next one again.
+        ``when`` is a time of the event loop's clock, seconds. Of several times for a key only the earliest is kept.
+        That loses nothing, because processing a key sets its next time again.
         """
         if when < self._earliest.get(key, math.inf):
             self._earliest[key] = when
             heapq.heappush(self._timers, (when, key))
 
     def pop(self) -> Key | None:
-        """Remove and return the key that was added to the agenda first; None if it is empty."""
+        """Remove and return the key that was added to the agenda first; None if the agenda is empty."""
         return self._keys.popitem(last=False)[0] if self._keys else None
 
     def ring(self, now: float) -> None:
-        """Put the keys on the agenda whose time has come."""
+        """Put each key on the agenda whose time, set by ``add_at``, has come.
+
+        ``now`` is the present time of the event loop's clock, seconds.
+        """
         while self._timers and self._timers[0][0] <= now:
             when, key = heapq.heappop(self._timers)
             # Another timer of the same key was earlier and has rung.
@@ -74,15 +84,18 @@ class Agenda:
     # The worker sleeps while nothing happens.
 
     def wake(self) -> None:
-        """Wake the worker up: a pod may find a place now, although no key was added to the agenda."""
+        """Wake the worker from ``sleep`` without a key, because a waiting pod may find a place now."""
         self._woken.set()
 
     def clear_wake(self) -> None:
-        """Forget all calls of ``wake`` of the agenda so far, before a turn takes in what they were for."""
+        """Forget all earlier calls of ``wake``.
+
+        The worker calls this before it reads the state that has changed. A change during its work then wakes it again.
+        """
         self._woken.clear()
 
     async def sleep(self) -> None:
-        """Wait until something is on the agenda, or until the first time has come."""
+        """Wait until ``wake`` is called, a key is added, or the next time of ``add_at`` has come."""
         with contextlib.suppress(TimeoutError):
             # A timer may ring a moment too early. The worker would find nothing to do, again and again.
             async with asyncio.timeout_at(self._timers[0][0] + EARLY_S if self._timers else None):

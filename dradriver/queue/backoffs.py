@@ -1,4 +1,4 @@
-"""How a workload has failed, and until when it is left alone for that."""
+"""Counts the failures of a workload, and sets its back-off: how long the controller does not try it again."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _LONGEST_MOVED_S: Final = 6.4
 
 
 class Failures:
-    """How often a workload has failed, in each way, and when it may be tried again.
+    """How often a workload has failed, by type of failure, and when it may be tried again.
 
     Attributes:
-        not_before: When it may be tried again, by the loop's clock.
-        times: How often in a row it was refused, or its promise not kept.
-        in_vain: How often of these its scheduler did not bind it in time.
-        tried: Nodes on which its promise was not kept.
-        refusals: How often the scheduler refused the node of its tentative placement, since it came.
+        not_before: When the workload may be tried again, seconds of the event loop's clock.
+        times: How often in a row the workload was refused, or lost its tentative placement.
+        in_vain: How many of these failures were because the scheduler did not bind it in time.
+        tried: The nodes on which its tentative placement failed.
+        refusals: How often the scheduler has refused the node of its tentative placement since the workload was
+            created.
     """
 
     def __init__(self) -> None:
@@ -38,21 +39,29 @@ class Failures:
         self._successes: int | None = None  # of all, when it met the server's trouble last
 
     def pause(self, now: float, seconds: float) -> None:
-        """Set the back-off of the workload to so many seconds."""
+        """Set the back-off: the workload is not tried again for ``seconds`` from ``now``."""
         self.not_before = now + seconds
 
     def back_off(self, now: float, *, first_s: float, longest_s: float = LONGEST_BACKOFF_S) -> None:
-        """Set the back-off: twice as long for each time that the workload failed before, without counting this one."""
+        """Set the back-off: ``first_s`` seconds, doubled for each failure before (``times``), at most ``longest_s``."""
         self.pause(now, wait_s(self.times, first_s=first_s, longest_s=longest_s))
 
     def moved(self, now: float, *, at_once: bool) -> None:
-        """Back off because another writer was first; the first time not at all where that does no harm."""
+        """Set the back-off after a conflict: another program changed the workload's object before our write.
+
+        Args:
+            now: The time, by the loop's clock.
+            at_once: Whether the first conflict in a row causes no back-off.
+        """
         if self._moved or not at_once:
             self.pause(now, wait_s(self._moved, first_s=_MOVED_S, longest_s=_LONGEST_MOVED_S))
         self._moved += 1
 
     def begins_anew(self, now: float) -> bool:
-        """Take in that what it had was taken back, right as it was. Returns whether it waits, as that was so lately."""
+        """Note that the workload's claims were revoked although no placement had failed.
+
+        Return whether the workload must back off: its claims were revoked in the same way not long ago.
+        """
         self._again = self._again + 1 if now - self._anew_at <= LONGEST_BACKOFF_S else 0
         if self._again:
             self.pause(now, wait_s(self._again - 1, first_s=LOST_S, longest_s=LONGEST_BACKOFF_S))
@@ -60,9 +69,13 @@ class Failures:
         return self._again > 0
 
     def meets_trouble(self, successes: int) -> int:
-        """Count for the back-off that the server failed the workload; ``successes`` are all writes that went well.
+        """Note that the API server failed a write of the workload. Return how many of these failures count.
 
-        Returns how often in a row that was so although others' writes went well.
+        A failure counts only if another workload's write has succeeded since the previous failure. So it is likely that
+        the workload is the cause, and not the server.
+
+        Args:
+            successes: How many writes of all workloads have succeeded so far.
         """
         if self._successes is not None and successes > self._successes:
             self._alone += 1
@@ -70,20 +83,24 @@ class Failures:
         return self._alone
 
     def written(self) -> None:
-        """Forget for the back-off the conflicts and failures of the server: the workload's writes went well."""
+        """Forget conflicts and failures of the API server, because the workload's writes succeeded."""
         self._moved = self._alone = 0
 
     def begin_again(self) -> None:
-        """Note that a workload that failed on nodes is tried on them again: all nodes have had their turn."""
+        """Forget the nodes in ``tried``, because the workload has failed on every possible node.
+
+        This counts as one failure.
+        """
         if self.tried:
             self.tried.clear()
             self.times += 1
 
     def forgive(self, now: float) -> None:
-        """Forget all failures and the back-off: the workload requests something else now.
+        """Forget all failures and the back-off, because the workload requests something else now.
 
-        A workload that had kept GPUs from others in vain is forgiven once in a while only, and goes on to wait longer
-        each time. Else a pod that changes all the time would have them nearly all the time.
+        There is an exception if the scheduler did not bind the workload in time before. Then the back-off is reset at
+        most once per ``LONGEST_BACKOFF_S``, and these failures still count for the next back-off. Otherwise a pod that
+        changes its request all the time could keep GPUs from other workloads nearly all the time.
         """
         if not self.in_vain:
             self.not_before = 0.0

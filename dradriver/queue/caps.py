@@ -1,7 +1,7 @@
 """Limits a workload to the GPUs that the cap of its tenant leaves to it.
 
-All GPUs that claims of the tenant's namespaces hold count, and so do GPUs that are only promised to them. A lower cap
-takes nothing away from running workloads. The controller and the CLI call this module.
+The GPUs of all claims in the tenant's namespaces count, allocated or tentatively placed. If a cap is lowered, running
+workloads keep their GPUs. The controller and the CLI call this module.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.gpu_parts import of_products
 from dradriver.counted import counted
 from dradriver.queue.equivalence_classes import ANYWHERE, Closed
-from dradriver.queue.limits import NOWHERE, Allowance, Limit, LimitError, kept_claim, members_wanting
+from dradriver.queue.limits import NOWHERE, Allowance, Limit, LimitError, NeverAllowedError, kept_claim, members_wanting
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import Member, PendingWorkload
-from dradriver.reason import Cause, Reason
+from dradriver.reason import Cause
 
-CAP: Final = "its tenant's cap"
 UNKNOWN: Final = (
-    "whose its namespace is, is not known yet: some tenant has namespaces by their labels, and the controller has not "
-    "read them, for which it needs the verbs list and watch on namespaces"
+    "The tenant of the namespace is not known yet: some tenants select namespaces by labels, and the controller has "
+    "not read the namespaces. It needs the verbs list and watch on namespaces"
 )
 _ROUNDING: Final = 1e-6  # GPUs that adding up fractions may lose
 _NAMED: Final = 3  # workloads with the most GPUs that a reason names
@@ -37,18 +36,20 @@ _FRESH_S: Final = 10.0  # for which they are not computed again: thousands of cl
 
 
 class Caps(Limit):
-    """All tenants' caps, and what counts for them."""
+    """The limit that the caps of all tenants set, with the GPUs that count for them."""
 
     def __init__(
         self, tenants: Tenants, picture: Picture, eased: set[str], wake: Callable[[], object] = lambda: None
     ) -> None:
-        """Begin with what there is.
+        """Create the limit from the current tenants and the GPUs that their claims have now.
 
         Args:
-            tenants: Whose a namespace is, and their caps.
-            picture: Says who has what; ``charge`` has to be called for each change of that.
-            eased: Gets the tenants that hold less than before.
-            wake: Called when a tenant holds less than before.
+            tenants: The tenant of each namespace, with its caps.
+            picture: The cluster cache, with the GPUs of each namespace. The caller must call ``charge`` when they
+                change.
+            eased: A set of the caller. When a tenant uses fewer GPUs than before, this class adds the tenant's name, so
+                that the caller tries its workloads again.
+            wake: Called whenever a tenant is added to ``eased``.
         """
         self._tenants, self._picture, self._eased, self._wake = tenants, picture, eased, wake
         self._use: dict[str, dict[str, float]] = {}  # GPUs by product, of tenants that were asked about
@@ -56,16 +57,26 @@ class Caps(Limit):
 
     @property
     def matters(self) -> bool:
-        """Whether caps can keep a workload from GPUs: a tenant has one, or namespaces by labels, maybe unread."""
+        """Return whether a cap may apply to any workload, so that this limit must be in force.
+
+        True if a tenant has a cap. Also true if tenants select namespaces by labels: until these labels are read, it is
+        not known whether a cap applies.
+        """
         return self._tenants.by_labels or any(tenant.cap for tenant in self._tenants.named.values())
 
     def regroup(self) -> None:
-        """Apply other namespaces or caps of tenants."""
+        """Forget which GPUs were counted for which tenant, because namespaces or caps have changed.
+
+        The GPUs are counted again when the numbers are needed.
+        """
         self._use.clear()
         self._users.clear()
 
     def use(self, tenant: str) -> Mapping[str, float]:
-        """Return how many GPUs count for a tenant's caps, by product; by none where that is not known."""
+        """Return how many GPUs of a tenant count for its caps, by GPU product.
+
+        The product is an empty text for GPUs whose product is not known.
+        """
         usage = self._use.get(tenant)
         if usage is None:
             usage = self._use[tenant] = {}
@@ -75,7 +86,12 @@ class Caps(Limit):
         return usage
 
     def charge(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Count GPUs towards the caps of a namespace's tenant, by product; negative if they were released."""
+        """Count GPUs towards the caps of a namespace's tenant.
+
+        Args:
+            namespace: The namespace.
+            more: The GPUs by product; negative numbers for GPUs that were released.
+        """
         tenant = self._tenants.of(namespace)
         if not self._tenants.caps(tenant):
             return
@@ -86,13 +102,16 @@ class Caps(Limit):
             self._wake()
 
     def used_of(self, tenant: str, cap: Cap) -> float:
-        """Return how many GPUs count for a tenant's cap."""
+        """Return how many GPUs of a tenant count for one of its caps.
+
+        A cap can be about some products only.
+        """
         return math.fsum(gpus for product, gpus in self.use(tenant).items() if _counts_for(cap, product))
 
     # What is asked about a workload.
 
     def closed(self, workload: PendingWorkload) -> Closed:
-        """Return the products of GPUs that the tenant's cap denies a workload now."""
+        """Return the GPU products that a workload cannot get now, because a cap is reached."""
         namespace = workload.key[0]
         if not self._tenants.known(namespace):
             return NOWHERE
@@ -104,10 +123,14 @@ class Caps(Limit):
             return ANYWHERE
 
     def allow(self, workload: PendingWorkload, allowance: Allowance) -> Allowance:
-        """Return the members and GPUs that the tenant's cap leaves to a workload.
+        """Return which members of a workload can get GPUs within the tenant's caps, and which products.
+
+        Args:
+            workload: The workload.
+            allowance: The members and products that the limits before this one leave.
 
         Raises:
-            LimitError: The cap leaves none of the GPUs that it requests.
+            LimitError: The cap leaves none of the GPUs that the workload requests.
             WordError: The workload's request cannot be read.
         """
         if not self._tenants.known(workload.key[0]):
@@ -122,30 +145,45 @@ class Caps(Limit):
         exceeded_cap = self._over(tenant, asked, self._leaving(workload))
         if _possible(asked) <= closed:
             # Who uses the cap is added up from all claims, and most callers do not read it.
-            raise LimitError(partial(self._refusal, tenant, exceeded_cap, _most(asked, exceeded_cap)))
-        why = Reason(Cause.CAP, f"GPUs left out by its tenant's cap: {self._told(tenant, exceeded_cap)}")
+            requester = "this gang" if workload.is_gang else "this pod"
+            gpus = _most(asked, exceeded_cap)
+            error = NeverAllowedError if _exceeds(gpus, exceeded_cap) else LimitError
+            raise error(partial(self._refusal, tenant, exceeded_cap, f"{requester} requests", gpus))
+        limit = f'tenant "{tenant}" may use {counted(exceeded_cap.gpus, "GPU")}{_of(exceeded_cap)}'
+        in_use = f"In use: {_plain(self.used_of(tenant, exceeded_cap))}"
+        why = NoPlaceError(f"GPUs are left out by quota: {limit}", nearest=in_use, cause=Cause.CAP)
         return Allowance(members, allowance.closed | closed, why)
 
-    def _refusal(self, tenant: str, cap: Cap, gpus: float) -> NoPlaceError:
-        """Return the refusal of a workload that asks for this many GPUs of a cap."""
-        asks = f"this asks for {_plain(gpus)}"
-        text = f"{CAP}: {self._told(tenant, cap)}; {asks}"
-        stable = f"{CAP}: tenant {tenant} has no room in its {counted(cap.gpus, 'GPU')}{_of(cap)}; {asks}"
-        if gpus > cap.gpus + _ROUNDING:
-            never = ", more than it may ever have"
-            return NoPlaceError(text + never, stable=stable + never, cause=Cause.CAP)
+    def _refusal(self, tenant: str, cap: Cap, requests: str, gpus: float) -> NoPlaceError:
+        """Return the error for a workload that a cap refuses.
+
+        Args:
+            tenant: The tenant.
+            cap: The cap.
+            requests: The subject and verb of the message: ``this pod requests``.
+            gpus: How many GPUs the workload requests that count for the cap.
+        """
+        limit = f'tenant "{tenant}" may use {counted(cap.gpus, "GPU")}{_of(cap)}, {requests} {_plain(gpus)}'
+        if _exceeds(gpus, cap):
+            return NoPlaceError(f"Refused by quota: {limit}", cause=Cause.CAP)
         users = self._who(tenant, cap)
-        return NoPlaceError(f"{text}: {users}" if users else text, stable=stable, cause=Cause.CAP)
+        in_use = f"In use: {_plain(self.used_of(tenant, cap))}" + (f" ({users})" if users else "")
+        return NoPlaceError(f"Waiting for quota: {limit}", nearest=in_use, cause=Cause.CAP)
 
     def _fitting(self, workload: PendingWorkload, wanting: tuple[Member, ...]) -> tuple[tuple[Member, ...], Closed]:
-        """Return as many members as the cap leaves GPUs for, and the closed products.
+        """Return the members that the caps have GPUs for, and the products that the caps deny.
 
-        If it leaves none, all members are returned.
+        Returns:
+            The first members in ``wanting`` for which the cap leaves enough GPUs, and the denied products. All members
+            if the workload has begun or cannot start with fewer, or if even the fewest get too few GPUs.
         """
         tenant, leaving = self._tenants.of(workload.key[0]), self._leaving(workload)
 
         def closed_for(count: int) -> tuple[Closed, bool]:
-            """Return the products that caps close for the first members, and whether these can use no others."""
+            """Return the products that caps deny the first ``count`` members.
+
+            The second value is true if these members can use no other product.
+            """
             asked = self._asked(wanting[:count])
             closed_products = self._products(tenant, asked, leaving)
             return closed_products, bool(closed_products) and _possible(asked) <= closed_products
@@ -168,9 +206,10 @@ class Caps(Limit):
         return (wanting, denied) if best is None else best
 
     def _asked(self, members: Sequence[Member]) -> list[tuple[int, dict[str, float]]]:
-        """Return what members request, as pairs: how many members, and the GPUs of each by the products it may get.
+        """Return the different requests of some members, each with the number of members that have it.
 
-        Members with the same request are one pair. A member that joins a shared set that exists needs no more GPUs.
+        A request is given as the GPUs that one member needs, by possible product. A member that joins an existing
+        shared set of GPUs needs no more, and is left out.
         """
         members_by_request: dict[object, list[Member]] = {}
         for member in members:
@@ -183,7 +222,13 @@ class Caps(Limit):
     def _products(
         self, tenant: str, asked: Sequence[tuple[int, dict[str, float]]], leaving: Mapping[str, float]
     ) -> Closed:
-        """Return the products of which the caps do not leave enough GPUs for all that is requested together."""
+        """Return the products for which a tenant's caps leave too few GPUs.
+
+        Args:
+            tenant: The tenant of the workload that requests GPUs.
+            asked: The requests, as ``_asked`` returns them.
+            leaving: GPUs by product that do not count (``_leaving``).
+        """
         closed: set[str] = set()
         for cap in self._tenants.caps(tenant):
             room = cap.gpus - self._counted(tenant, cap, leaving) + _ROUNDING
@@ -195,7 +240,13 @@ class Caps(Limit):
         return frozenset(closed)
 
     def _over(self, tenant: str, asked: Sequence[tuple[int, dict[str, float]]], leaving: Mapping[str, float]) -> Cap:
-        """Return the first cap that is exceeded; the caller knows that one is."""
+        """Return the first of a tenant's caps that the requests in ``asked`` exceed.
+
+        Args:
+            tenant: The tenant.
+            asked: The requests, as ``_asked`` returns them.
+            leaving: GPUs by product that do not count (``_leaving``).
+        """
         possible = _possible(asked)
         for cap in self._tenants.caps(tenant):
             room = cap.gpus - self._counted(tenant, cap, leaving) + _ROUNDING
@@ -204,13 +255,16 @@ class Caps(Limit):
         raise AssertionError("one of them does")
 
     def _counted(self, tenant: str, cap: Cap, leaving: Mapping[str, float]) -> float:
-        """Return how many GPUs count for a cap without some that are about to be released."""
+        """Return how many GPUs of a tenant count for a cap, except those in ``leaving``."""
         return self.used_of(tenant, cap) - math.fsum(
             gpus for product, gpus in leaving.items() if _counts_for(cap, product)
         )
 
     def _leaving(self, workload: PendingWorkload) -> dict[str, float]:
-        """Return the GPUs by product that are released when a workload gets its place: those kept for it."""
+        """Return the GPUs, by product, that are already kept for a workload and must not count twice.
+
+        When the workload gets its place, the claim that keeps these GPUs is released.
+        """
         leaving: dict[str, float] = {}
         if (claim := kept_claim(self._picture, workload)) is not None:
             for bucket, gpus in self._picture.gpu_time.of(claim).items():
@@ -219,12 +273,35 @@ class Caps(Limit):
 
     # What people are told.
 
-    def _told(self, tenant: str, cap: Cap) -> str:
-        """Return how much of a cap a tenant uses, in words."""
-        return f"tenant {tenant} holds {_plain(self.used_of(tenant, cap))} of {counted(cap.gpus, 'GPU')}{_of(cap)}"
+    def helps(self, workload: PendingWorkload) -> str:
+        """Return what would help a workload that these caps refuse, in a sentence.
+
+        The result is empty if the tenant is not known.
+
+        Raises:
+            WordError: The workload's request cannot be read.
+        """
+        if not self._tenants.known(workload.key[0]):
+            return ""
+        tenant, leaving = self._tenants.of(workload.key[0]), self._leaving(workload)
+        asked = self._asked(self._fitting(workload, members_wanting(workload))[0])
+        cap = self._over(tenant, asked, leaving)
+        gpus = _most(asked, cap)
+        if _exceeds(gpus, cap):
+            most = counted(cap.gpus, "GPU")
+            return f'Request at most {most}{_of(cap)}, or ask an administrator to raise the cap of tenant "{tenant}".'
+        lacking = self._counted(tenant, cap, leaving) + gpus - cap.gpus
+        released = f"{_plain(lacking)} more GPU{'' if math.isclose(lacking, 1) else 's'}{_of(cap)}"
+        return (
+            f'Pods of tenant "{tenant}" must release {released}, or an administrator must raise the cap. '
+            "gputopo tenants shows the caps and their use."
+        )
 
     def _who(self, tenant: str, cap: Cap) -> str:
-        """Return which pods or gangs use most of a cap, in words. The answer may be ``_FRESH_S`` seconds old."""
+        """Return the names of the pods or gangs that use most of a cap's GPUs, for a message.
+
+        The text can be up to ``_FRESH_S`` seconds old.
+        """
         now = asyncio.get_running_loop().time()
         cached = self._users.get((tenant, cap))
         if cached is not None and now < cached[0] + _FRESH_S:
@@ -248,8 +325,13 @@ class Caps(Limit):
 
 
 def _of(cap: Cap) -> str:
-    """Return of which products the GPUs of a cap are, in words; empty for all."""
+    """Return the products of a cap as text for a message; empty if the cap counts all products."""
     return f" of {', '.join(cap.products)}" if cap.products else ""
+
+
+def _exceeds(gpus: float, cap: Cap) -> bool:
+    """Return whether a workload requests more GPUs than a cap allows even if no other workload uses any."""
+    return gpus > cap.gpus + _ROUNDING
 
 
 def _counts_for(cap: Cap, product: str) -> bool:
@@ -258,14 +340,19 @@ def _counts_for(cap: Cap, product: str) -> bool:
 
 
 def _possible(asked: Sequence[tuple[int, dict[str, float]]]) -> set[str]:
-    """Return the products that at least one of these requests may get."""
+    """Return the products that at least one of the requests in ``asked`` may get."""
     return {product for _, by_product in asked for product in by_product}
 
 
 def _needed(by_product: Mapping[str, float], product: str, capped: set[str]) -> float:
-    """Return how many GPUs of a cap a request needs if it gets this product.
+    """Return how many GPUs a request adds to a cap, if the request gets ``product``.
 
-    A request that cannot use the product gets another one of the same cap: the most that it may need counts.
+    A request that cannot use the product gets another product of the same cap. Then the largest possible number counts.
+
+    Args:
+        by_product: The GPUs that the request needs, by possible product.
+        product: The product.
+        capped: The products that count for the cap.
     """
     if product in by_product:
         return by_product[product]
@@ -273,7 +360,7 @@ def _needed(by_product: Mapping[str, float], product: str, capped: set[str]) -> 
 
 
 def _most(asked: Sequence[tuple[int, dict[str, float]]], cap: Cap) -> float:
-    """Return how many GPUs of a cap these requests need at most."""
+    """Return the most GPUs that all requests in ``asked`` can add to a cap."""
     return sum(
         count * max((gpus for product, gpus in by_product.items() if _counts_for(cap, product)), default=0)
         for count, by_product in asked

@@ -1,4 +1,7 @@
-"""Equivalence classes of waiting workloads: they find a place together or not at all."""
+"""Equivalence classes of waiting workloads: either all workloads of a class find a place, or none does.
+
+The queue tries one workload of a class, and the answer holds for the others.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ ANYWHERE: Final[Closed] = frozenset()
 
 
 class Asker(NamedTuple):
-    """Whose workloads take turns in being looked at: those of one tenant, by namespace, and gangs apart.
+    """The gangs, or the single pods, of one namespace. Askers take turns in being tried.
 
     Attributes:
         tenant: The tenant.
         namespace: The namespace.
-        is_gang: Whether these are gangs, whose looks can cost a thousand times as much as those of pods.
+        is_gang: Whether these are gangs. Trying a gang can cost a thousand times as much as trying a pod.
     """
 
     tenant: str
@@ -38,20 +41,21 @@ class Asker(NamedTuple):
 
 
 class Line:
-    """Units of one kind and one asker.
+    """The waiting workloads of one equivalence class and one asker.
 
     Attributes:
-        kinds: What they ask for.
-        asker: Whose they are.
-        group: All that find a place or not as they do.
-        heap: They by order; those that left are dropped when they come to the top, or when they are many.
-        size: How many they are.
-        queued: The rank that they stand under among the asker's lines; None while they do not.
-        behind: Since when they were moved behind others, because a look at them cost much in vain; the number of the
-            move.
-        reason: What the first of them was told last; of a new line what its kind was. The others were told the same
-            without figures that change all the time.
-        informed: Which of them were told the figures.
+        kinds: The key of the equivalence class: the requests that the workloads have in common.
+        asker: Their asker.
+        group: The group of all workloads that find a place together or not at all.
+        heap: The workloads by order. Workloads that are not in the line any more are removed later: when they come to
+            the top, or when there are many.
+        size: The number of workloads.
+        queued: The line's rank among the lines of the asker that may find a place; None if this line may not.
+        behind: When a try costs much and finds no place, the line moves behind others. Then this is the creation time
+            of the newest workload at that time, and the number of the move.
+        reason: Why the first workload waits; for a new line the reason of its group. The other workloads have the same
+            reason without figures that change all the time.
+        informed: The workloads whose reason on the pod has these figures.
     """
 
     __slots__ = ("asker", "behind", "group", "heap", "informed", "kinds", "queued", "reason", "size")
@@ -69,27 +73,37 @@ class Line:
         self.informed: set[Key] = set()
 
     def rank(self, order: Order) -> Rank:
-        """Return the rank of a workload of these among those of all the asker's lines."""
+        """Return the rank of a workload of this line among all workloads of its asker.
+
+        An asker is the pods, or the gangs, of one namespace.
+
+        Args:
+            order: The workload's position in its tenant: priority, time, key.
+        """
         return order[0], *max((order[1], 0), self.behind), order[2]
 
 
 class Group:
-    """Units of one kind that may have the same GPUs: of one partition, or of none.
+    """The waiting workloads of one equivalence class that may use the same GPUs.
+
+    All workloads of a group are in one tenant's partition, or all are without a partition.
 
     Attributes:
-        closed: The GPUs that a cap keeps them from; then they are one tenant's.
-        key: By what the queue knows it.
-        asks: What the pods of one of them ask of a node, GPUs aside.
-        is_gang: Whether they are gangs.
-        gpus: Fewest free GPUs of a node that may take any pod of one.
-        family: What single pods share that may be refused GPUs by the same nodes, whatever else they ask of them; None
-            where that does not say all.
-        lines: Its workloads by asker; none is empty.
-        failed_at: The nodes' clock when one of them last found no place; ``NEVER`` while none has.
-        work: What that look cost, in evaluations of nodes.
-        reason: Why, then.
-        checked_at: When it was last asked without an event.
-        seen: The version of the picture then.
+        closed: The products of GPUs that a cap denies them. If there are some, all workloads are of one tenant.
+        key: The key of the group in ``Rechecks``.
+        asks: What the pods of one workload require of a node, in addition to GPUs.
+        is_gang: Whether the workloads are gangs.
+        gpus: The fewest free GPUs of a node that can take any pod of a workload.
+        family: The key that the group shares with other groups of single pods that request the same GPUs. A node that
+            lacks the GPUs for one group lacks them for all groups of the family. None if the group is in no family: its
+            workloads are gangs, or request NICs.
+        lines: The workloads by asker; no line is empty.
+        failed_at: When a workload of the group last found no place, by the node table's counter of changes; ``NEVER``
+            if none did.
+        work: The cost of that try, in evaluations of nodes.
+        reason: The reason why it found no place.
+        checked_at: When the group was last tried again although no node had become free.
+        seen: The version of the cluster cache at that time.
     """
 
     __slots__ = (
@@ -113,27 +127,38 @@ class Group:
 
     @property
     def queued(self) -> bool:
-        """Return whether any workload of the equivalence class is in the queue."""
+        """Return whether the group is in the queue: some of its workloads may find a place."""
         return any(line.queued is not None for line in self.lines.values())
 
     @property
     def oldest(self) -> tuple[Order, Key]:
-        """Return the oldest workload of the equivalence class, or one that left a moment ago."""
+        """Return the order and key of the oldest workload of the group.
+
+        The workload may have left the queue a moment ago.
+        """
         return min(line.heap[0] for line in self.lines.values())
 
 
 def _gpus(kind: Kind, *, is_gang: bool) -> int:
-    """Return the fewest free GPUs of a node that may take a pod; ``is_gang`` says that it starts with others."""
+    """Return how many free GPUs a node needs at least to take a pod.
+
+    0 for fractions, for GPUs that are kept for the pod, and for a shared claim that exists: a node without free GPUs
+    can have these.
+
+    Args:
+        kind: The key of the pod's equivalence class.
+        is_gang: Whether the pod is a member of a gang.
+    """
     # Fractions may be of GPUs that are in use. So are GPUs that a single pod shares with others, or that are kept for
     # it because it comes to a gang that runs.
     return kind[0].gpus if isinstance(kind[0], Whole) and (is_gang or not kind[2]) else 0
 
 
 def _family(kinds: Kinds, tenant: str, closed: Closed) -> Hashable:
-    """Return what is left of a single pod's kind without the amounts and the nodes that it asks for.
+    """Return the key of a group's family: the class of a single pod without its CPU, memory and node requirements.
 
-    A gang is not refused by one node. Nor is it one node's answer which NICs there are: the search for them has a limit
-    over all nodes.
+    None for a gang, because a single node cannot refuse it. None for a pod that requests NICs, because the search for
+    NICs has a limit for all nodes together.
     """
     (request, ask, *others), *more = kinds
     return None if more or kinds[0][5] is not None else (request, ask.lasts_s, *others, tenant, closed)

@@ -1,7 +1,7 @@
-"""Which workloads had to end for others, when, and what made them; also as a former leader has it. No I/O.
+"""The workloads that this leader or a former leader evicted for other workloads, with the times. No I/O.
 
-``Evictions`` adds to it, ``Preemptable`` bounds by it how many end within a minute and spares what was made in the
-place of those. ``features/reservations`` keeps it in the ConfigMap of reservations, so that the next leader goes on.
+``Evictions`` adds to it. ``Preemptable`` uses it to limit the evictions per minute, and to spare the workloads that
+replace the evicted ones. ``features/reservations`` stores it in the ConfigMap of reservations for the next leader.
 """
 
 from __future__ import annotations
@@ -15,42 +15,43 @@ from dradriver.event import Event
 
 
 class EvictionRecord:
-    """Evictions by the uid of the first pod that was told to end.
+    """The recorded evictions, by the uid of the first evicted pod.
 
     Attributes:
-        changed: An eviction of this process was added or removed.
+        changed: Event: this process added or removed an eviction.
     """
 
     def __init__(self) -> None:
-        """Begin with no evictions."""
+        """Make an empty record."""
         self.changed: Event[[]] = Event()
         self._evicted: dict[str, Evicted] = {}
         self._former: set[str] = set()  # uids of evictions by former leaders
 
     def add(self, evicted: Evicted) -> None:
-        """Note that a workload was told to end by this process."""
+        """Record that this process evicts a workload."""
         self._evicted[evicted.uid] = evicted
         self._former.discard(evicted.uid)
         self.changed()
 
     def remove(self, uid: str) -> None:
-        """Note that a workload was not told to end after all."""
+        """Remove an eviction from the record, because the workload was not evicted after all."""
         if self._evicted.pop(uid, None) is not None:
             self._former.discard(uid)
             self.changed()
 
     def restore(self, evicted: Iterable[Evicted]) -> None:
-        """Note evictions by former leaders; those that are known already stay as they are."""
+        """Add evictions by former leaders to the record. Evictions that it has already stay unchanged."""
         for each in evicted:
             if each.uid not in self._evicted:
                 self._evicted[each.uid] = each
                 self._former.add(each.uid)
 
     def keep(self, since: float, now: float) -> None:
-        """Forget evictions before ``since``; those after ``now`` count as of now from here on.
+        """Forget evictions before ``since``, and set the time of evictions after ``now`` to ``now``.
 
-        Both times are in seconds since the epoch. The clock of the leader that noted an eviction may have been ahead,
-        and the clock of this one can be set back. Neither makes the rate limit or a back-off last longer.
+        Both times are in seconds since the epoch. A recorded time can be in the future: the clock of a former leader
+        was ahead, or the clock of this leader was set back. Such a time must not make the rate limit or a back-off last
+        longer.
         """
         if any(not since <= each.at <= now for each in self._evicted.values()):
             self._evicted = {uid: _by(each, now) for uid, each in self._evicted.items() if each.at >= since}
@@ -61,15 +62,24 @@ class EvictionRecord:
         return sorted(self._evicted.values(), key=lambda each: (each.at, each.uid))
 
     def known(self, uids: Iterable[str], since: float = 0.0) -> set[str]:
-        """Return those of these pods' uids that stand for an eviction since a time."""
+        """Return those of the given pod uids that were evicted at ``since`` or later.
+
+        Args:
+            uids: Uids of pods, each the first evicted pod of a workload.
+            since: Seconds since the epoch.
+        """
         return {uid for uid in uids if uid in self._evicted and self._evicted[uid].at >= since}
 
     def former(self, since: float) -> list[float]:
-        """Return when former leaders had workloads end since a time, seconds since the epoch, sorted."""
+        """Return the times of former leaders' evictions from ``since`` on, sorted, in seconds since the epoch."""
         return sorted(at for uid in self._former if (at := self._evicted[uid].at) >= since)
 
     def by_lineage(self, since: float) -> dict[str, list[float]]:
-        """Return when workloads had to end since a time, seconds since the epoch, by what made them."""
+        """Return the times of evictions from ``since`` on, by lineage.
+
+        Times are in seconds since the epoch. The lineage is the name of a gang, or of a single pod's owner. The lineage
+        stays the same when pods are created again.
+        """
         times: dict[str, list[float]] = {}
         for each in self.all():
             if each.at >= since:

@@ -1,7 +1,8 @@
-"""Which nodes have refused a request for GPUs, of any class. ``Rechecks`` asks before it has a class looked at.
+"""Remembers which nodes lack the GPUs of a request, for all equivalence classes with this request.
 
-Single pods that request the same GPUs can differ in CPU, memory, node selectors and tolerations: each is a class of its
-own. A node that lacks the GPUs for one of them lacks them for all, until something becomes free there.
+Single pods that request the same GPUs can differ in CPU, memory, node selectors and tolerations. Then each is in
+another equivalence class. But a node that lacks the GPUs for one of them lacks the GPUs for all of them, until
+something becomes free there. ``Rechecks`` asks this module before it tries a class again.
 """
 
 from __future__ import annotations
@@ -21,21 +22,28 @@ MOST: Final = 64  # families that are remembered; each takes 8 bytes for each no
 
 
 class FullNodes:
-    """The nodes that have refused families of classes (``Group.family``), and the nodes' clock when they did."""
+    """For each family of groups (``Group.family``), the nodes that have refused it, and when.
+
+    A family is all groups of single pods that request the same GPUs. Times are those of the node table's clock, which
+    counts changes.
+    """
 
     def __init__(self, nodes: NodeTable) -> None:
-        """Begin with none; ``nodes`` say which nodes were asked."""
+        """Create an empty record; ``nodes`` is the table of nodes."""
         self._nodes = nodes
         self._groups: Counter[Hashable] = Counter()  # how many groups each family has
         self._refused: OrderedDict[Hashable, Ints] = OrderedDict()  # by family: the clock by row; the latest used last
 
     def add(self, group: Group) -> None:
-        """Note that there is a group."""
+        """Record a new group of workloads under its family: all groups that request the same GPUs."""
         if group.family is not None:
             self._groups[group.family] += 1
 
     def drop(self, group: Group) -> None:
-        """Note that a group is gone."""
+        """Remove a group of workloads from its family (the groups with the same GPU request).
+
+        A family without groups is forgotten.
+        """
         if group.family is None:
             return
         self._groups[group.family] -= 1
@@ -44,7 +52,14 @@ class FullNodes:
             self._refused.pop(group.family, None)
 
     def refuse(self, group: Group, asked: Bools) -> None:
-        """Note that none of some nodes, (rows,), had the GPUs for a group."""
+        """Record nodes that lack the GPUs which a group of workloads requests.
+
+        Nothing is recorded if no other group requests the same GPUs.
+
+        Args:
+            group: The group.
+            asked: A bool for each row of the node table: whether that node was asked.
+        """
         if group.family is None or self._groups[group.family] < 2:
             return
         refused = self._refused.get(group.family)
@@ -59,11 +74,19 @@ class FullNodes:
             self._refused.popitem(last=False)
 
     def knows(self, group: Group) -> bool:
-        """Return whether any node has refused the group's family."""
+        """Return whether a node is recorded that lacks the GPUs which this group requests."""
         return group.family is not None and group.family in self._refused
 
     def others(self, group: Group, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return those of some rows that have not refused the group's family since something became free there."""
+        """Return the nodes among ``rows`` that may have the GPUs for a group.
+
+        Rows are those of the node table. A row is left out if its node has refused the group's family, and nothing has
+        become free on the node since then.
+
+        Args:
+            group: The group.
+            rows: The rows to choose from.
+        """
         refused = None if group.family is None else self._refused.get(group.family)
         if refused is None:
             return rows

@@ -1,4 +1,4 @@
-"""Since when workloads wait in a queue that Kueue admits to: since Kueue admitted them."""
+"""Sets the queue position of a workload that Kueue admits by the time of the admission."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from dradriver.queue.pending import PendingWorkload
 
 
 class Entries:
-    """Sees when gates of others are lifted.
+    """Notices when Kueue admits a workload: the scheduling gates of other controllers are removed.
 
-    Of an object that makes pods Kueue lets in the object, so its pods are as old as that. Only pods that it holds at
-    a gate have waited before, and nothing in the API says when that gate went: whoever leads sees it, and one who
-    begins to lead takes the pod's own age.
+    There are two cases. If Kueue suspends the object that creates the pods (a Job), the pods are created after the
+    admission, so their creation time is right. If Kueue keeps a gate on the pods themselves, they are older than the
+    admission, and the API does not record when the gate was removed. So the leader watches for it. A new leader uses
+    the pod's creation time.
     """
 
     def __init__(self, tenants: Tenants) -> None:
-        """Begin with none."""
+        """Create an object that has seen no admission. ``tenants`` says whose workloads Kueue admits."""
         self._tenants = tenants
         self._number = 0  # workloads that were seen to be admitted so far
 
     def look(self, workload: PendingWorkload, newest: str) -> None:
-        """Set a workload's position by the time at which Kueue admitted it; call this while it is not in the queue.
+        """Set a workload's position by the time at which Kueue admitted it.
+
+        Call this while the workload is not in the queue.
 
         Args:
             workload: The workload.
-            newest: When the newest pod was created: this is later, and earlier than all that come.
+            newest: The creation time of the newest pod. The position is after it, and before all pods that are created
+                later.
         """
         if self._tenants.by_kueue(self._tenants.of(workload.key[0])):
             self._number += 1

@@ -1,4 +1,7 @@
-"""Which of many keys is the first, without comparing all of them each time. Used by ``tenant_turns``."""
+"""A heap that returns the first of many keys although their positions change.
+
+It does not compare all keys each time. ``tenant_turns`` uses it.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,20 @@ Position = tuple[int | bool | float | str, ...]
 
 
 class LazyHeap(Generic[K]):
-    """Keys by their positions.
+    """A heap of keys with positions that can change; the key with the lowest position is first.
 
-    That a key's position has moved back is found out when the key would be the first; ``put`` tells that it may have
-    moved up.
+    A position can grow without a call: the heap checks it when the key comes to the top. If a position may have become
+    lower, the caller must call ``put``.
     """
 
     def __init__(self, position: Callable[[K], Position | None]) -> None:
-        """Begin with no key; ``position`` returns that of a key, None if the key is to be forgotten."""
+        """Make an empty heap. ``position`` returns the position of a key; None if the key must be forgotten."""
         self._position = position
         self._heap: list[tuple[Position, K]] = []  # keys by position, also by positions that count no more
         self._stands: dict[K, Position] = {}  # by key: its entry in the heap that counts
 
     def put(self, key: K) -> None:
-        """Note that a key may come earlier than before."""
+        """Add a key. If the heap has it, move the key forward if its position is lower now."""
         position = self._position(key)
         if position is not None and ((stands := self._stands.get(key)) is None or position < stands):
             self._stands[key] = position
@@ -39,7 +42,7 @@ class LazyHeap(Generic[K]):
     def first(self) -> tuple[Position, K] | None:
         """Return the first key with its position; None if there is none.
 
-        Each key is asked once at most: the positions of two of them may move back while they are compared.
+        Positions can grow during this call. So the position of each key is read at most once, and the call always ends.
         """
         asked: set[K] = set()
         while self._heap:

@@ -1,7 +1,7 @@
-"""What limits the GPUs that a workload may have. Features register their limits here; placement and preemption ask.
+"""The limits on the GPUs that a workload may use.
 
-A feature, such as the caps of tenants or reserved GPUs, puts its limit in force while it can matter to any workload.
-Nothing asks a limit that is not in force.
+A feature, such as the caps of tenants or reserved GPUs, registers its limit here. It puts the limit in force while the
+limit can matter to any workload. Placement and preemption ask all limits that are in force.
 """
 
 from __future__ import annotations
@@ -25,67 +25,77 @@ NOWHERE: Final[Closed] = frozenset({"\0"})
 
 
 class LimitError(LazyNoPlaceError):
-    """A limit keeps a workload from all GPUs that it requests."""
+    """The limits leave a workload none of the GPUs that it requests."""
 
-    @property
-    def why(self) -> Reason:
-        """Return the reason of a workload that a limit keeps waiting; its figures change all the time."""
-        return Reason(self.cause, str(self), self.stable if self.stable != str(self) else "")
+
+class NeverAllowedError(LimitError):
+    """A workload requests more GPUs than a limit can ever leave it, whatever other workloads use."""
 
 
 class Allowance(NamedTuple):
-    """What limits leave to a workload.
+    """The members and GPUs that the limits leave to a workload.
 
     Attributes:
-        members: Its members that need a place and may have one together.
-        closed: The products of GPUs that these may not get.
-        why: Which GPUs are left out, and why; None if none are.
+        members: The members that need a place and may get one together.
+        closed: The products of GPUs that these members may not use.
+        why: Which GPUs the limits leave out, and why; None if they leave out none.
     """
 
     members: tuple[Member, ...]
     closed: Closed = ANYWHERE
-    why: Reason | None = None
+    why: NoPlaceError | None = None
 
 
 class Offer(NamedTuple):
-    """The cluster as the limits leave it to a workload.
+    """The part of the cluster that the limits leave to a workload.
 
     Attributes:
-        members: Its members that need a place and may have one together.
-        snapshot: The cluster with the nodes and GPUs that it may use.
-        why: Which GPUs are left out, and why; None if none are.
+        members: The members that need a place and may get one together.
+        snapshot: A copy of the cluster's state, without the nodes and GPUs that the workload may not use.
+        why: Which GPUs the limits leave out, and why; None if they leave out none.
     """
 
     members: tuple[Member, ...]
     snapshot: Snapshot
-    why: Reason | None = None
+    why: NoPlaceError | None = None
 
     def refusal(self, error: NoPlaceError) -> NoPlaceError:
-        """Return the error of a search in this offer, with the GPUs that limits left out of it: they may be why."""
-        return error if self.why is None else error.more(self.why.text, self.why.cause)
+        """Return the error of a failed search, with the GPUs that limits left out as a possible cause."""
+        why = self.why
+        return error if why is None else error.more(why.stable, nearest=why.nearest, cause=why.cause)
 
 
 class Limit:
-    """What a feature keeps from workloads, and what it reserves for them. By default nothing: override what differs.
+    """A limit of the GPUs that workloads may use, which a feature such as the caps of tenants sets.
 
-    ``Limits`` calls it only while it is in force, and calls ``regroup`` before it comes into force.
+    The base class limits nothing; subclasses override methods. ``Limits`` calls these methods only while the limit is
+    in force, and calls ``regroup`` before it comes into force.
     """
 
     def regroup(self) -> None:
-        """Note that namespaces belong to other tenants, or that tenants have other policies."""
+        """React to changed tenants: namespaces belong to other tenants, or tenants have other policies."""
 
     def charge(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Count GPUs that a namespace was given or promised, by product; negative if they were released."""
+        """Count GPUs of a namespace's claims and tentative placements.
+
+        Args:
+            namespace: The namespace.
+            more: The GPUs by product; negative numbers for GPUs that were released.
+        """
 
     def looked_at(self, key: Key) -> None:
-        """Note that a pod or gang was looked at."""
+        """Note that the controller has processed a pod or gang, which may no longer wait."""
 
     def closed(self, workload: PendingWorkload) -> Closed:
-        """Return the products of GPUs that the limit keeps from a workload now."""
+        """Return the GPU products that the workload cannot get now because of this limit."""
         return ANYWHERE
 
     def allow(self, workload: PendingWorkload, allowance: Allowance) -> Allowance:
-        """Return the part of an allowance that this limit leaves to a workload.
+        """Return which members and GPUs this limit leaves to a workload.
+
+        Args:
+            workload: The workload.
+            allowance: What the limits before this one leave to it.
 
         Raises:
             LimitError: It leaves none of the GPUs that the workload requests.
@@ -94,11 +104,15 @@ class Limit:
         return allowance
 
     def reserved(self, workload: PendingWorkload) -> str:
-        """Return the name under which the limit reserves GPUs for a workload; empty if it reserves none."""
+        """Return the name under which this limit has reserved GPUs for a workload; empty without any."""
         return ""
 
     def whose(self, workload: PendingWorkload, later_s: float) -> tuple[str, ...]:
-        """Return whose reserved GPUs the limit leaves to a workload that begins so many seconds from now.
+        """Return the names of the reservations whose GPUs a workload may use.
+
+        Args:
+            workload: The workload.
+            later_s: In how many seconds the workload would begin to use the GPUs.
 
         Raises:
             WordError: The workload's request cannot be read.
@@ -106,25 +120,29 @@ class Limit:
         return ()
 
     def told(self, workload: PendingWorkload, reason: Reason) -> Reason:
-        """Return why a workload waits, with what this limit has to add."""
+        """Return the reason why a workload waits, with a sentence about this limit added if it applies."""
         return reason
 
 
 class Limits:
-    """The limits in force, each in turn.
+    """The limits in force, asked one after another.
 
     Attributes:
-        eased: Tenants that a limit leaves more than before. Who looks at their workloads again removes them.
+        eased: Tenants that may use more GPUs than before. The worker removes a tenant when it has tried the tenant's
+            workloads again.
     """
 
     def __init__(self, picture: Picture) -> None:
-        """Begin with none in force."""
+        """Create an object without limits in force; ``picture`` is the cluster cache."""
         self._picture = picture
         self._in_force: list[Limit] = []  # the limits in the order in which they came into force
         self.eased: set[str] = set()
 
     def put(self, limit: Limit, *, in_force: bool) -> None:
-        """Put a limit in force, or out of it. Limits are asked in the order in which they came into force."""
+        """Put a limit in force, or take it out of force.
+
+        Limits are asked in the order in which they came into force.
+        """
         if not in_force and limit in self._in_force:
             self._in_force.remove(limit)
         elif in_force and limit not in self._in_force:
@@ -134,35 +152,40 @@ class Limits:
     # What limits are told.
 
     def regroup(self) -> None:
-        """Tell limits that namespaces belong to other tenants, or that tenants have other policies."""
+        """Tell all limits that namespaces belong to other tenants, or that tenants have other policies."""
         for limit in self._in_force:
             limit.regroup()
 
     def charge(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Tell limits that a namespace was given or promised GPUs, by product; negative if they were released."""
+        """Tell all limits that GPUs of a namespace's claims and tentative placements have changed.
+
+        Args:
+            namespace: The namespace.
+            more: The GPUs by product; negative numbers for GPUs that were released.
+        """
         for limit in self._in_force:
             limit.charge(namespace, more)
 
     def looked_at(self, key: Key) -> None:
-        """Tell limits that a pod or gang was looked at."""
+        """Tell all limits that the controller has processed a pod or gang, which may no longer wait."""
         for limit in self._in_force:
             limit.looked_at(key)
 
     # What limits are asked.
 
     def closed(self, workload: PendingWorkload) -> Closed:
-        """Return the products of GPUs that any limit keeps from a workload now."""
+        """Return the GPU products that a workload cannot get now because of any limit."""
         closed = ANYWHERE
         for limit in self._in_force:
             closed |= limit.closed(workload)
         return closed
 
     def allow(self, workload: PendingWorkload) -> Allowance:
-        """Return what all limits leave to a workload.
+        """Return the members and GPUs that all limits leave to a workload.
 
         Raises:
-            LimitError: They leave none of the GPUs that it requests.
-            WordError: Its request cannot be read.
+            LimitError: The limits leave none of the GPUs that the workload requests.
+            WordError: The workload's request cannot be read.
         """
         allowance = Allowance(members_wanting(workload))
         for limit in self._in_force:
@@ -170,11 +193,11 @@ class Limits:
         return allowance
 
     def offer(self, workload: PendingWorkload) -> Offer:
-        """Return the cluster as all limits leave it to a workload.
+        """Return the part of the cluster that all limits leave to a workload.
 
         Raises:
-            LimitError: They leave none of the GPUs that it requests.
-            WordError: Its request cannot be read.
+            LimitError: The limits leave none of the GPUs that the workload requests.
+            WordError: The workload's request cannot be read.
         """
         members, closed, why = self.allow(workload)
         whose = self.whose(workload)
@@ -188,44 +211,64 @@ class Limits:
         return Offer(members, snapshot.among(rows), why)
 
     def reserved(self, workload: PendingWorkload) -> str:
-        """Return the name under which a limit reserves GPUs for a workload; empty if none does."""
+        """Return the name under which a limit reserves GPUs for a workload; empty if no limit does."""
         return next(filter(None, (limit.reserved(workload) for limit in self._in_force)), "")
 
     def whose(self, workload: PendingWorkload, later_s: float = 0.0) -> tuple[str, ...]:
-        """Return whose reserved GPUs the limits leave to a workload that begins so many seconds from now.
+        """Return the names of the reservations whose GPUs a workload may use.
+
+        Args:
+            workload: The workload.
+            later_s: In how many seconds the workload would begin to use the GPUs.
 
         Raises:
-            WordError: Its request cannot be read.
+            WordError: The workload's request cannot be read.
         """
         return tuple(who for limit in self._in_force for who in limit.whose(workload, later_s))
 
     def told(self, workload: PendingWorkload, reason: Reason) -> Reason:
-        """Return why a workload waits, with what the limits have to add."""
+        """Return the reason why a workload waits, with the texts that the limits add."""
         for limit in self._in_force:
             reason = limit.told(workload, reason)
         return reason
 
     def open_rows(self, closed: Closed) -> Bools | None:
-        """Return the nodes with GPUs of products that no limit closes: (rows,); None for all nodes."""
+        """Return the nodes with GPUs of other products than those in ``closed``; None for all nodes.
+
+        The result has a bool for each row of the node table.
+        """
         return open_nodes(self._picture, closed)[0] if closed else None
 
 
 def members_wanting(workload: PendingWorkload) -> tuple[Member, ...]:
-    """Return the members of a workload that want a place now, before any limit is asked."""
+    """Return the members of a workload that have no place yet, whatever the limits allow."""
     if not workload.is_gang:
         return (workload.lead,)
     return tuple(member for member in workload.members if member in workload.wanting)
 
 
 def kept_claim(picture: Picture, workload: PendingWorkload) -> Key | None:
-    """Return the claim whose place no limit takes from a late pod of a gang; None if no place is kept for it."""
+    """Return the claim that keeps GPUs for a replacement pod of a started gang.
+
+    The workload is this pod, which its gang lacks. None if no GPUs are kept for it. No limit, such as a cap, can take
+    the kept GPUs from the pod.
+    """
     membership = picture.gangs.of(workload.key) if workload.lead.near else None
     kept = None if membership is None else picture.kept_places.ready(membership)
     return None if kept is None else kept.claim
 
 
 def open_nodes(picture: Picture, closed: Closed) -> tuple[Bools, Mapping[str, frozenset[int]]]:
-    """Return nodes with GPUs that limits leave open: (rows,), and the numbers of these GPUs where not all are open."""
+    """Return the nodes and GPUs that a workload may use if some GPU products are denied to it.
+
+    Args:
+        picture: The cluster cache.
+        closed: The denied products.
+
+    Returns:
+        A bool for each row of the node table: whether the node has GPUs of other products. And for each node with both
+            allowed and denied GPUs, the numbers of the allowed GPUs.
+    """
     rows = np.zeros(len(picture.nodes.freed), dtype=np.bool_)
     open_gpus: dict[str, frozenset[int]] = {}
     if closed >= NOWHERE:
@@ -242,7 +285,10 @@ def open_nodes(picture: Picture, closed: Closed) -> tuple[Bools, Mapping[str, fr
 
 
 def closed_nodes(picture: Picture, closed: Closed) -> frozenset[str]:
-    """Return the nodes with GPUs of products that limits close, whatever other GPUs the nodes have."""
+    """Return the nodes that have GPUs of a product in ``closed``.
+
+    These nodes can have other GPUs, too.
+    """
     groups = picture.inventory.fleet.groups if closed else ()
     nodes = (group.names for group in groups if any(gpu.product in closed for gpu in group.machine.gpus))
     return frozenset(name for names in nodes for name in names)

@@ -1,7 +1,7 @@
-"""What the controller remembers of a waiting pod or gang between two looks. ``controller/steps/observe.py`` writes it.
+"""What the controller remembers of a waiting pod or gang between two times that it processes it.
 
-The API has everything else. A leader that begins knows nothing of this: its deadlines begin when it first looks.
-All times are the loop's clock, in seconds.
+``controller/steps/observe.py`` writes it. It contains only what the API does not have. A new leader has no memory, so
+deadlines begin when it first processes the pod. All times are the loop's clock, in seconds.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ from dradriver.queue.backoffs import LONGEST_BACKOFF_S, LOST_S
 
 
 class PodMemory(msgspec.Struct, frozen=True):
-    """What is remembered of one pod. Each method returns the memory as it is after something was seen.
+    """What the controller remembers of one pod. Each method returns the memory after an observation.
 
     Attributes:
         claim_uid: The claim of its tentative placement; empty if there is none, or the controller revoked it.
         placed_at: When that claim was first seen.
-        unschedulable_at: When the scheduler was first seen to find no room for it; None while it does not say so.
-        refused_before: What the scheduler said when the claim before was revoked, as long as it says nothing else.
-        is_renewed: Whether the claim, or the one before, was made again because the scheduler had overlooked its room.
-        bound_at: When the pod was first seen to be bound without what its claim should hold; None while it is not.
-        losses: How many of its claims somebody else deleted.
-        lost_until: Until when the pod waits after such a loss.
-        barrier: Its claim with a gang barrier, whether it is seated, and since when both are so.
-        leaving: Its claim with a gang barrier that is being deleted, and since when that is known.
+        unschedulable_at: When the scheduler first reported that it finds no room for the pod; None if it does not.
+        refused_before: The scheduler's message when the previous claim was revoked. None once the message differs, or
+            the scheduler finds room.
+        is_renewed: Whether this claim, or the previous one, was created again because the scheduler had overlooked that
+            there is room.
+        bound_at: When the pod was first seen bound without the devices of its claim; None if it is not.
+        losses: How many claims of this pod another client has deleted.
+        lost_until: Until when the pod backs off after the last of these deletions.
+        barrier: For a claim with a gang barrier device: its uid, whether the device is allocated, and since when both
+            are known. Else None.
+        leaving: For a claim with a gang barrier device that is being deleted: its uid, and since when that is known.
+            Else None.
     """
 
     claim_uid: str = ""
@@ -40,7 +44,15 @@ class PodMemory(msgspec.Struct, frozen=True):
     leaving: tuple[str, float] | None = None
 
     def placed(self, claim_uid: str, refused: str | None, now: float) -> PodMemory:
-        """Return the memory of the pod with its claim, and what the scheduler says; None while it finds room."""
+        """Return the memory after the pod was seen with the claim ``claim_uid``.
+
+        The scheduler must bind the pod in time.
+
+        Args:
+            claim_uid: The uid of the claim.
+            refused: The scheduler's message that it finds no room for the pod; None if there is none.
+            now: The time.
+        """
         memory = self
         if self.claim_uid != claim_uid:
             memory = msgspec.structs.replace(memory, claim_uid=claim_uid, placed_at=now, unschedulable_at=None)
@@ -54,35 +66,59 @@ class PodMemory(msgspec.Struct, frozen=True):
         return memory if refused == self.refused_before else msgspec.structs.replace(memory, refused_before=None)
 
     def has(self, claim_uid: str) -> PodMemory:
-        """Return the memory of the pod with a claim that keeps no GPU from anybody, so that no deadline runs."""
+        """Return the memory after the pod was seen with a claim without a deadline.
+
+        The claim keeps no GPU from other pods, so the scheduler need not bind the pod in time.
+        """
         return msgspec.structs.replace(self, claim_uid=claim_uid)
 
     def bound(self, now: float) -> PodMemory:
-        """Return the memory of the pod, which is bound without its GPUs."""
+        """Return the memory after the pod was seen bound to a node without the GPUs of its claim."""
         return msgspec.structs.replace(self, bound_at=now) if self.bound_at is None else self
 
     def at_barrier(self, claim_uid: str, is_seated: bool, now: float) -> PodMemory:
-        """Return the memory of the pod, with the note whether the seat of its claim keeps a place for it, too."""
+        """Return the memory after the pod was seen with a claim that has a gang barrier device.
+
+        Args:
+            claim_uid: The uid of the claim.
+            is_seated: Whether the device is allocated. Then the claim also keeps a place for the pod.
+            now: The time.
+        """
         if self.barrier is None or self.barrier[:2] != (claim_uid, is_seated):
             return msgspec.structs.replace(self, claim_uid=claim_uid, barrier=(claim_uid, is_seated, now))
         return self if self.claim_uid == claim_uid else msgspec.structs.replace(self, claim_uid=claim_uid)
 
     def leaves(self, claim_uid: str, now: float) -> PodMemory:
-        """Return the memory of the pod, whose claim with a gang barrier is being deleted."""
+        """Return the memory after the pod's claim with a gang barrier device was seen being deleted."""
         if self.leaving is None or self.leaving[0] != claim_uid:
             return msgspec.structs.replace(self, leaving=(claim_uid, now))
         return self
 
     def revoked(self, refused: str | None, *, renewed: bool = False) -> PodMemory:
-        """Return the memory of the pod, whose claim the controller deleted, with what the scheduler said."""
+        """Return the memory after the controller deleted the pod's claim.
+
+        Args:
+            refused: The scheduler's message that it finds no room for the pod; None if there is none.
+            renewed: Whether the claim is created again because the scheduler had overlooked that there is room.
+        """
         return msgspec.structs.replace(self, claim_uid="", refused_before=refused, is_renewed=renewed)
 
     def waits(self, refused: str | None) -> PodMemory:
-        """Return the memory of the pod, whose claim the scheduler can allocate once other pods have ended."""
+        """Return the memory of a pod whose claim can be allocated only after other pods end.
+
+        Meanwhile the scheduler need not bind the pod in time.
+
+        Args:
+            refused: The scheduler's message that it finds no room for the pod; None if there is none.
+        """
         return msgspec.structs.replace(self, claim_uid="", refused_before=refused)
 
     def without_claim(self, now: float) -> PodMemory:
-        """Return the memory of the pod, which has no claim. Whoever else deleted the claim may go on doing so."""
+        """Return the memory after the pod was seen without a claim.
+
+        If the memory has a claim, another client has deleted that claim and may do so again. So the pod backs off after
+        the second and each later deletion.
+        """
         if not self.claim_uid:
             return self
         losses = self.losses + 1
@@ -90,17 +126,20 @@ class PodMemory(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, claim_uid="", losses=losses, lost_until=now + pause_s)
 
     def forgiven(self) -> PodMemory:
-        """Return the memory of the pod without what made it wait: it requests something else now."""
+        """Return the memory without past failures, because the pod requests something else now.
+
+        Without them the pod need not back off.
+        """
         return msgspec.structs.replace(self, is_renewed=False, lost_until=0.0)
 
 
 class GangMemory(msgspec.Struct, frozen=True):
-    """What is remembered of a gang that has not started.
+    """What the controller remembers of a gang that has not started.
 
     Attributes:
-        pods: How many pods it has.
-        gathered_at: Since when it has that many.
-        placed_at: When it was first seen with claims whose deadline runs; None while there are none.
+        pods: The number of its pods.
+        gathered_at: Since when it has this number of pods.
+        placed_at: When it was first seen with claims that the scheduler must bind in time; None while there are none.
     """
 
     pods: int = 0
@@ -108,13 +147,22 @@ class GangMemory(msgspec.Struct, frozen=True):
     placed_at: float | None = None
 
     def gathered(self, pods: int, now: float) -> GangMemory:
-        """Return the memory of the gang, with the number of its pods, and since when it has so many."""
+        """Return the memory after the gang was seen with so many pods.
+
+        ``gathered_at`` becomes ``now`` if this number has changed.
+        """
         return self if self.pods == pods else msgspec.structs.replace(self, pods=pods, gathered_at=now)
 
     def placed(self, now: float) -> GangMemory:
-        """Return the memory of the gang, which has claims for which nobody else has to end."""
+        """Return the memory after the gang was seen with claims that have a deadline.
+
+        The scheduler must bind the pods in time, unless other pods must end before the claims can be allocated.
+        """
         return msgspec.structs.replace(self, placed_at=now) if self.placed_at is None else self
 
     def unplaced(self) -> GangMemory:
-        """Return the memory of the gang, for which no deadline runs: it has no claims, or other pods have to end."""
+        """Return the memory of a gang that the scheduler need not bind in time.
+
+        The gang has no claims, or other pods must end before its claims can be allocated.
+        """
         return self if self.placed_at is None else msgspec.structs.replace(self, placed_at=None)

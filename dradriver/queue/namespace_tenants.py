@@ -1,4 +1,7 @@
-"""The tenant of each namespace by the policies file, with the tenant's weight, caps, partition and share."""
+"""The tenant of each namespace by the policies file, with the tenant's weight, caps, partition and share.
+
+``Queue``, ``Caps`` and the CLI ask it.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,21 @@ MINUTE_S: Final = 60.0
 
 
 class Tenants:
-    """Tenants by namespace: those of the file; any other namespace is a tenant of its own, of weight 1.
+    """The tenant of each namespace.
 
-    A namespace that a tenant names is that one's; of tenants whose labels it has, it is the first's in the file.
+    The tenant of a namespace is, in this order:
+
+    1. the tenant that names the namespace;
+    2. the first tenant in the policies file whose labels the namespace has;
+    3. a tenant that consists only of this namespace, with weight 1.
 
     Attributes:
-        shares: What namespaces have and had.
-        by_labels: Whether some tenant has namespaces by their labels.
+        shares: The GPU time of namespaces and tenants.
+        by_labels: Whether some tenant selects namespaces by labels.
     """
 
     def __init__(self, shares: Shares) -> None:
-        """Begin as without a file."""
+        """Create an object without tenants. ``follow`` adds the tenants of a policies file."""
         self.shares = shares
         self.by_labels = False
         self._tenants: Mapping[str, Tenant] = {}  # the tenants of the policies file, by name
@@ -37,7 +44,7 @@ class Tenants:
         self._weights: dict[str, float] = {}  # by tenant: its weight
 
     def follow(self, policies: Policies) -> bool:
-        """Apply the tenants of the policies in force. Returns whether the order or the caps may differ now."""
+        """Apply the tenants of the current policies. Return whether the queue's order or the caps may have changed."""
         queue = policies.queue
         if self.shares.ahead_s != queue.ahead_minutes * MINUTE_S:
             self.shares.ahead_s = queue.ahead_minutes * MINUTE_S
@@ -57,7 +64,12 @@ class Tenants:
         return True
 
     def namespace_changed(self, namespace: str, labels: Mapping[str, str] | None) -> bool:
-        """Update a namespace's labels, None if it is gone. Returns whether it may be another tenant's now."""
+        """Update the labels of a namespace. Return whether the namespace's tenant may have changed.
+
+        Args:
+            namespace: The namespace.
+            labels: Its labels; None if it was deleted.
+        """
         before, known = self.of(namespace), self.known(namespace)
         if labels is None:
             self._labels.pop(namespace, None)
@@ -75,7 +87,10 @@ class Tenants:
             self._labelled[namespace] = found[0]
 
     def claiming(self, namespace: str, labels: Mapping[str, str]) -> list[str]:
-        """Return the tenants whose label selectors match a namespace, in the file's order."""
+        """Return the tenants whose labels in the policies file match a namespace, in the file's order.
+
+        The first one gets the namespace, if no tenant names it.
+        """
         if not self.by_labels or namespace in self._named:
             return []
         return [
@@ -85,38 +100,46 @@ class Tenants:
         ]
 
     def known(self, namespace: str) -> bool:
-        """Return whether the tenant of a namespace is known: its labels may decide, and may be unread."""
+        """Return whether the tenant of a namespace is known.
+
+        False while the tenant depends on labels of the namespace that the controller has not read yet.
+        """
         return not self.by_labels or namespace in self._named or namespace in self._labels
 
     @property
     def named(self) -> Mapping[str, Tenant]:
-        """Return the tenants of the policies file, to which namespaces belong."""
+        """Return the tenants of the policies file by name."""
         return self._tenants
 
     def of(self, namespace: str) -> str:
-        """Return the tenant of a namespace; of one without a tenant ``namespace/NAME``."""
+        """Return the tenant of a namespace.
+
+        If the policies file has no tenant for it, this is ``namespace/NAME``. If the file has no tenants at all, it is
+        one tenant for all namespaces.
+        """
         if not self._tenants:
             return ALL
         return self._named.get(namespace) or self._labelled.get(namespace) or f"namespace/{namespace}"
 
     def namespaces(self, tenant: str) -> list[str]:
-        """Return the namespaces of one of the file's tenants, as far as they are known, by name."""
+        """Return the known namespaces of a tenant of the policies file, sorted by name."""
         own = self._tenants[tenant].namespaces
         return sorted({*own, *(space for space, whose in self._labelled.items() if whose == tenant)})
 
     def partition_of(self, namespace: str) -> str:
-        """Return the tenant whose partition binds the workloads of a namespace; empty for none."""
+        """Return the tenant whose partition (its own GPUs) limits workloads of a namespace; empty if none does."""
         return self.partition(self.of(namespace))
 
     def partition(self, tenant: str) -> str:
-        """Return whose partition binds a tenant: its own, by its name, or none."""
+        """Return the tenant's name if the policies limit the tenant to certain GPUs; else empty."""
         found = self._tenants.get(tenant)
         return tenant if found is not None and found.partition is not None else ""
 
     def kept_from_scheduler(self, namespace: str) -> str:
-        """Return whose partition keeps kube-scheduler from placing pods of a namespace by itself; empty for none.
+        """Return the tenant that forbids kube-scheduler to choose GPUs for pods of a namespace.
 
-        As long as the tenant of a namespace is not known, the namespace is one of its own and keeps the scheduler, too.
+        Empty if kube-scheduler may choose them. A tenant with a partition can forbid this. While the tenant of the
+        namespace is unknown, it is forbidden, too.
         """
         tenant = self.of(namespace)
         found = self._tenants.get(tenant)
@@ -125,43 +148,54 @@ class Tenants:
         return tenant if found.partition is not None and found.scheduler_placed == "refuse" else ""
 
     def by_kueue(self, tenant: str) -> bool:
-        """Return whether Kueue decides a tenant's order and amounts: then nothing here does."""
+        """Return whether Kueue decides the order and the quota of a tenant's workloads, instead of this driver."""
         found = self._tenants.get(tenant)
         return found is not None and found.admission == "kueue"
 
     def weight(self, tenant: str) -> float:
-        """Return a tenant's weight."""
+        """Return a tenant's weight from the policies file: the part of GPU time that it should get."""
         return self._weights.get(tenant, 1.0)
 
     def caps(self, tenant: str) -> Sequence[Cap]:
-        """Return what bounds how many GPUs a tenant may have at a time; none for nothing, and where Kueue says it."""
+        """Return the caps on the number of GPUs that a tenant may have at a time.
+
+        Empty without caps, or if Kueue decides.
+        """
         found = self._tenants.get(tenant)
         return () if found is None or self.by_kueue(tenant) else found.cap
 
     def highest(self, namespace: str) -> int | None:
-        """Return the highest priority that counts in a namespace of a tenant; None for any."""
+        """Return the highest priority that workloads of a namespace can have in the queue.
+
+        A higher priority of a pod counts as this one. None if there is no limit.
+        """
         found = self._tenants.get(self.of(namespace))
         return None if found is None else found.highest_priority
 
     def share(self, tenant: str) -> float:
-        """Return a tenant's share, GPU-seconds over weight: the tenant with the least is first.
+        """Return a tenant's share: its used GPU-seconds divided by its weight.
 
-        Nothing of those that Kueue admits: whom it has let in has had its turn there, in the order in which it let in.
+        The queue serves the tenant with the smallest share first. The share is 0 for a tenant whose workloads Kueue
+        admits, because Kueue has decided their order already.
         """
         if tenant == ALL or self.by_kueue(tenant):
             return 0.0
         return self.shares.share(tenant, self._weights.get(tenant, 1.0))
 
     def turn(self, tenant: str) -> float:
-        """Return a tenant's share as a number that never falls by itself; see ``Shares.turn``."""
+        """Return a tenant's share as a number that never falls as time passes.
+
+        So the order of tenants need not be computed again when time passes. See ``Shares.turn``.
+        """
         if tenant == ALL or self.by_kueue(tenant):
             return 0.0
         return self.shares.turn(tenant, self._weights.get(tenant, 1.0))
 
     def relative(self, tenant: str) -> float:
-        """Return a tenant's GPU time against its weight among all tenants; 1 for just that.
+        """Return how much GPU time a tenant has used in relation to its weight; 1 if both are equal.
 
-        Its part of all that counts, which is usage before it is divided by weights, over its part of all weights.
+        The result is the tenant's fraction of all GPU time divided by its fraction of all weights. The tenant's present
+        GPUs count as if already used for some time.
         """
         known = {tenant, *self.shares.tenants()}
         whole = math.fsum(map(self.shares.share, known))

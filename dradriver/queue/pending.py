@@ -1,4 +1,7 @@
-"""Units of the queue: the pods that get their places together, and what is remembered of them."""
+"""Waiting workloads: the pods that get their places together, and what the controller remembers of them.
+
+The dispatcher creates them.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +24,29 @@ IN_TURN: Final = 2  # times that a gang is tried in vain and is as old as before
 
 
 class Member:
-    """A pod of a workload: what it asks for, and what is remembered of it.
+    """A pod of a waiting workload: its request, and what the controller remembers of it.
 
     Attributes:
         key: Namespace and name.
-        pod: The pod as it was last looked at.
-        template: The template of its claim, as it was then.
-        volumes: Where its volumes are, as far as that was known then.
-        unknown: Which of its rules only the scheduler can evaluate, as it was then; None for none.
-        has: How many GPUs each request of its claim has, where it keeps that; else empty.
-        joins: The uid of the claim of others that it wants to share; empty where it wants one of its own.
-        memory: What is remembered of it; ``observe`` writes it, and who deletes its claim.
-        may_nominate: Whether the server has not refused to have CPU kept for it while it is gated.
-        near: The gang whose others it is to be near; empty for a pod alone.
+        pod: The pod as it was last processed.
+        template: The ResourceClaimTemplate of its claim at that time; None without one.
+        volumes: Where its volumes can be reached, as far as it was known at that time.
+        unknown: The pod's rules that only the scheduler can evaluate, at that time; None without such rules.
+        has: If the pod keeps GPUs, the number of GPUs of each request of its claim. Else empty.
+        joins: The uid of another pod's claim that the pod wants to share; empty if it wants a claim of its own.
+        memory: What is remembered of the pod. ``observe`` writes it, and the code that deletes the pod's claim.
+        may_nominate: Whether the controller may set ``nominatedNodeName``, which keeps CPU for a gated pod. False once
+            the API server has refused it.
+        near: The started gang whose other pods the pod should be near; empty for a single pod.
     """
 
     def __init__(
         self, pod: Pod, template: Template | None = None, volumes: Where = (), unknown: Reason | None = None
     ) -> None:
-        """Take in a pod; what it asks for is read when somebody wants to know."""
+        """Make a member of a pod. Its request is parsed when it is first read.
+
+        The arguments are the attributes.
+        """
         self.key: Key = (pod.metadata.namespace, pod.metadata.name)
         self.pod = pod
         self.template = template
@@ -54,15 +61,15 @@ class Member:
 
     @property
     def uid(self) -> str:
-        """Return the uid of the pending pod."""
+        """Return the uid of the waiting pod."""
         return self.pod.metadata.uid
 
     @property
     def wish(self) -> PlacementRequest:
-        """Return what the pending pod requests, parsed once.
+        """Return the request of the waiting pod, which is parsed at the first call.
 
         Raises:
-            WordError: That cannot be read.
+            WordError: The request cannot be read.
         """
         if self._wish is None:
             try:
@@ -75,20 +82,29 @@ class Member:
 
     @property
     def is_open(self) -> bool:
-        """Whether the pending pod is not confined to a few nodes."""
+        """Return whether the scheduler may place this pod on many nodes.
+
+        The scheduler needs more time for such a pod.
+        """
         return open_reason(self.pod, self.unknown) != ""
 
     @property
     def scheduler(self) -> Waits:
-        """Return which scheduler the pending pod waits for once its gate is removed."""
+        """Return the scheduler that must bind the pod when its gate is removed.
+
+        The result also says whether the scheduler may place the pod on many nodes.
+        """
         return Waits(self.pod.spec.scheduler_name, self.is_open)
 
     @property
     def kind(self) -> Kind:
-        """The kind of what it asks for; of those that want to share a claim, which finds a place or not, that claim's.
+        """Return the key of the pod's equivalence class.
+
+        Pods with the same key find a place together or not at all. For a pod that shares a claim, the key contains the
+        claim.
 
         Raises:
-            WordError: What it wishes cannot be read.
+            WordError: The request cannot be read.
         """
         request, ask, where, alone, rules, nics, reserved = self.wish.kind
         gang = f"{self.key[0]}/{self.near}" if self.near else ""
@@ -97,7 +113,10 @@ class Member:
     def update(
         self, pod: Pod, template: Template | None = None, volumes: Where = (), unknown: Reason | None = None
     ) -> bool:
-        """Store a newer state of the pending pod. Return whether its request may have changed."""
+        """Store a newer state of the waiting pod. Return whether its request may have changed.
+
+        The arguments are the attributes of ``Member``.
+        """
         old, self.pod = self.pod, pod
         if template is not self.template or volumes != self.volumes or unknown != self.unknown:
             self.template, self.volumes, self.unknown, self._wish = template, volumes, unknown, None
@@ -109,7 +128,7 @@ class Member:
 
 
 def _requested(pod: Pod) -> tuple[object, ...]:
-    """Return the fields of a pod that its placement request is read from and that can change."""
+    """Return the fields of a pod that can change and that affect its placement request."""
     spec = pod.spec
     return (
         pod.metadata.annotations.get(names.REQUEST),
@@ -123,27 +142,34 @@ def _requested(pod: Pod) -> tuple[object, ...]:
 
 
 def _priority(members: Sequence[Member], highest: int | None) -> int:
-    """Return the lowest priority of these pods: one important pod does not make its gang important."""
+    """Return the lowest priority of a workload's pods, at most ``highest``.
+
+    ``highest`` is the tenant's limit; None for no limit. The lowest counts, so that one important pod does not raise
+    the priority of its gang.
+    """
     lowest = min(member.pod.spec.priority or 0 for member in members)
     return lowest if highest is None else min(lowest, highest)
 
 
 class PendingWorkload:
-    """Pods that get their places together or not at all; a single one is a workload of its own.
+    """Pods that get their places together or not at all: the pods of a gang, or a single pod.
 
     Attributes:
-        key: Who it is: of a single pod its namespace and name, else the gang's.
-        members: Its pods, of a gang in the order of their ranks.
-        order: Units of one tenant are served in this order: the highest priority first, then who was whole first. One
-            that is tried in vain keeps its turn (``fall_back``).
-        busy: How many writers are at work on it: while there are any nobody else may act on it.
-        unsure: Whether the answer to a creation of a claim was lost: the server must be asked first.
-        failures: How it has failed.
-        look_again_at: When it may be looked at again, by the loop's clock: nobody need look at a gang for each event.
-        wanting: Those of a gang that want a place now, beside those that have one.
-        least: With how few of them a gang may begin.
+        key: The namespace and name of a single pod, or of the gang.
+        members: The pods; those of a gang in the order of their ranks.
+        order: The position among the workloads of its tenant. The highest priority is first, then the workload that was
+            complete first. A workload whose placement failed can move back (``fall_back``).
+        busy: The number of writers that work on it. While there are any, nothing else may change its objects.
+        unsure: Whether the API server's answer to the creation of a claim was lost. Then it must be asked first whether
+            the claim exists.
+        failures: Its failures and back-off.
+        look_again_at: For a gang, the time before which it is not processed again, by the loop's clock. A gang need not
+            be processed for each event.
+        wanting: The members of a gang that need a place now. The others have one.
+        least: How many members of ``wanting`` must get a place so that the gang can start.
         memory: What is remembered of a gang; ``observe_gang`` writes it.
-        reserved: Who it is to a reservation that is for it: it may find a place where others of its kind do not.
+        reserved: If GPUs are reserved for the workload, its name in the reservation; else empty. With a reservation it
+            can find a place when other workloads of its equivalence class do not.
     """
 
     def __init__(self, *members: Member, key: Key | None = None, highest: int | None = None) -> None:
@@ -152,7 +178,7 @@ class PendingWorkload:
         Args:
             members: Its pods.
             key: The key of the gang; None for a single pod.
-            highest: The highest priority that counts for its tenant; None for any.
+            highest: The highest priority that counts for its tenant; None if there is no limit.
         """
         self.members = members
         self.key = members[0].key if key is None else key
@@ -174,25 +200,28 @@ class PendingWorkload:
 
     @property
     def lead(self) -> Member:
-        """Return the first pod of the pending workload."""
+        """Return the first pod of the workload: the lowest rank of a gang, or the only pod."""
         return self.members[0]
 
     @property
     def is_gang(self) -> bool:
-        """Return whether the pending workload is a gang that has not started; later each pod is a workload itself."""
+        """Return whether the workload is a gang that has not started.
+
+        When a gang has started, each of its waiting pods is a workload by itself.
+        """
         return self.key != self.members[0].key
 
     @property
     def asking(self) -> tuple[Member, ...]:
-        """Return the pods of the pending workload that want a place now, as ``wanting`` says; else all."""
+        """Return the pods that need a place now: those in ``wanting``, or all pods if ``wanting`` is empty."""
         return tuple(member for member in self.members if member in self.wanting) or self.members
 
     @property
     def kinds(self) -> Kinds:
-        """What workloads share that find a place or do not: all that their pods ask for.
+        """Return the key of the workload's equivalence class: the different requests of its pods.
 
         Raises:
-            WordError: What it wishes cannot be read.
+            WordError: A request cannot be read.
         """
         if self.reserved:
             return tuple(dict.fromkeys((*member.kind[:-1], self.reserved) for member in self.asking))
@@ -200,40 +229,47 @@ class PendingWorkload:
 
     @property
     def lasts_s(self) -> int:
-        """Return how long the pending workload keeps its GPUs at most, in seconds; 0 for a workload without end.
+        """Return the longest time that the workload can run, in seconds; 0 if it declares no end.
 
         Raises:
-            WordError: What it wishes cannot be read.
+            WordError: A request cannot be read.
         """
         return longest(member.wish.ask.lasts_s for member in self.asking)
 
     @property
     def who(self) -> str:
-        """Return the name of a pending workload to every leader: a pod's namespace, name and uid; no uid for a gang."""
+        """Return the name of the workload in records that the next leader also reads.
+
+        The text consists of namespace, name and, for a single pod, the uid.
+        """
         return "/".join((*self.key, "" if self.is_gang else self.lead.uid))
 
     @property
     def is_open(self) -> bool:
-        """Whether the pending workload is a single pod that is not confined to a few nodes."""
+        """Return whether the workload is a single pod that the scheduler may place on many nodes."""
         return not self.is_gang and self.lead.is_open
 
     @property
     def schedulers(self) -> tuple[Waits, ...]:
-        """Return who is to bind those pods of the pending workload that want a place, as ``Member.scheduler``."""
+        """Return the schedulers that must bind the pods in ``asking``; see ``Member.scheduler``."""
         return tuple(dict.fromkeys(member.scheduler for member in self.asking))
 
     def trust(self, highest: int | None) -> None:
-        """Let no priority of the pending workload above this count; call it while the workload is not in the queue."""
+        """Set the highest priority that counts for the workload: its tenant's limit; None for no limit.
+
+        Call it while the workload is not in the queue.
+        """
         self.order = -_priority(self.members, highest), *self.order[1:]
 
     def let_in(self, now: str) -> None:
-        """Note whether gates of others hold the pending workload: its turn counts from when the last one was removed.
+        """Set the workload's position to the present time if other controllers' scheduling gates are gone now.
 
-        That is when Kueue let it in. Whom it lets in as an object that makes pods has none before. Call it while the
-        workload is not in the queue.
+        Kueue admits pods by removing its gate. If Kueue admits the object that creates the pods instead, the pods have
+        no such gate, and their position stays. Call it while the workload is not in the queue.
 
         Args:
-            now: What stands for this moment among the times at which pods were created, later than any before it.
+            now: A text for the present time that can be compared with creation times of pods. It must be later than in
+                any earlier call.
         """
         held = any(member.pod.held for member in self.members)
         if self._was_held and not held:
@@ -241,9 +277,12 @@ class PendingWorkload:
         self._was_held = held
 
     def whole(self, least: int) -> bool:
-        """Note that a pending gang has as many pods as it may begin with: its turn is for good that of the last.
+        """Note that a gang has enough pods to start. Return whether it had too few before.
 
-        Returns whether it was not known before.
+        From then on its position is the creation time of the pod that made the number of pods large enough.
+
+        Args:
+            least: How many pods the gang needs at least to start.
         """
         if self._is_whole:
             return False
@@ -255,11 +294,12 @@ class PendingWorkload:
         return True
 
     def fall_back(self, newest: str) -> None:
-        """Note that the pending workload was tried in vain: it is served after all who have waited until now.
+        """Move the workload behind all workloads that wait now, because its tentative placement failed.
 
-        Else a few old workloads without any place would take turns, and keep what they hold from all others. But a gang
-        keeps its position the first two times: others go first while it backs off. Behind all of them it would seldom
-        find as many GPUs again.
+        Otherwise a few old workloads whose placements always fail could take turns and keep GPUs from all others.
+
+        A gang keeps its position the first two times, because behind all others it would rarely find so many free GPUs
+        again. Other workloads go first during its back-off.
 
         Args:
             newest: When the newest pod was created.
@@ -270,17 +310,23 @@ class PendingWorkload:
             self.order = priority, max(since, newest), f"~{self.lead.uid}"
 
     def looks_since(self, now: float) -> float:
-        """Note that there is no place for the pending workload now. Returns since when it has looked for one."""
+        """Record that the workload has no place now. Return since when that is so.
+
+        The times are those of the event loop's clock, seconds.
+        """
         if self._no_place_since is None:
             self._no_place_since = now
         return self._no_place_since
 
     def finds_place(self) -> None:
-        """Note that there is a place for the pending workload."""
+        """Record that there is a place for the workload.
+
+        The next call of ``looks_since`` then begins a new wait.
+        """
         self._no_place_since = None
 
     def forgive(self, now: float) -> None:
-        """Forget earlier failures of the pending workload: it requests something else now."""
+        """Forget earlier failures of the workload, because it requests something else now."""
         self.failures.forgive(now)
         for member in self.members:
             member.memory = member.memory.forgiven()

@@ -1,4 +1,4 @@
-"""Reads what a pod requests, from its annotation, its template and its volumes, into one ``PlacementRequest``."""
+"""Reads what a pod requests into one ``PlacementRequest``: from its annotation, its template and its volumes."""
 
 from __future__ import annotations
 
@@ -33,26 +33,28 @@ Kinds: TypeAlias = tuple[Kind, ...]
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod requests.
+    """A pod's request, with all other facts about the pod that placement needs.
 
     Attributes:
-        request: What the allocator is asked.
+        request: The request for the allocator.
         requests: Names of the claim's requests, container after container.
         pod: The pod.
-        claim: The claim that will hold the GPUs.
+        claim: The claim that will have the GPUs.
         keep_env: Environment variables of the pod's author that the driver must not replace.
         nccl: How NCCL is configured.
-        ask: What the pod asks of a node.
-        template: What its claim takes from a template; None for none.
-        shared: Whether it shares the GPUs with all pods that name this claim.
-        alone: The claim spec with which the scheduler may get the pod, pinned to no GPU; None if it never does.
-        hands_over: Whether the scheduler gets the pod if no place is found; else the pod waits.
-        open: Why the pod is not confined to a few nodes: what only the scheduler knows of it. Empty if it is confined.
-        rules: Its (anti-)affinity to other pods; None for none.
-        spot: ``prefer`` or ``avoid`` if the pod says so of spot nodes; else empty.
-        beside: Templates that it names in addition to that of its GPUs: not every node may have what they request.
-        nics: The NICs that its claim requests; None for none.
-        other_claims: Claims of other drivers that it names and that may be allocated already.
+        ask: The pod's requirements for a node.
+        template: The part of its claim that comes from a template; None without a template.
+        shared: Whether the pod shares the GPUs with all pods that name this claim.
+        alone: The claim spec, without a pin, with which the scheduler may place the pod by itself. None if it may not.
+        hands_over: Whether the controller hands the pod over to the scheduler if it finds no place; else the pod waits.
+        open: Why the pod is not confined to a few nodes, with the rules that only the scheduler knows. Empty if it is
+            confined.
+        rules: Its (anti-)affinity to other pods; None without one.
+        spot: ``prefer`` or ``avoid`` if the pod prefers or avoids spot nodes; else empty.
+        beside: Templates that the pod names in addition to the template for its GPUs. Some nodes may not have what
+            these templates request.
+        nics: The NICs that its claim requests; None without any.
+        other_claims: Claims of other drivers that the pod names and that may be allocated already.
     """
 
     request: Request
@@ -77,8 +79,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> Kind:
         """Return the key of the equivalence class: pods with this key find a place together or not at all.
 
-        The namespace is part of the key if the pod requests fractions, because a GPU's fractions can be for one
-        namespace only, or names other templates or claims, because these belong to a namespace.
+        The key contains the namespace in two cases. If the pod requests fractions: a GPU's fractions can be exclusive
+        to one namespace. If the pod names other templates or claims: they belong to a namespace.
         """
         is_independent = isinstance(self.request, Whole) and not (self.beside or self.other_claims)
         others = (*self.beside, *(f"claim {name}" for name in self.other_claims))
@@ -97,11 +99,11 @@ def read_wish(
 
     Args:
         pod: The pod.
-        template: The ResourceClaimTemplate that it names; None for none.
-        volumes: Where its volumes are, as far as known.
-        kept_gpus: The number of whole GPUs of each request of the claim, if the pod keeps its place: the template may
-            have changed since. Empty for any other pod.
-        unknown: Which of the pod's rules only the scheduler can evaluate; None for none.
+        template: The ResourceClaimTemplate that it names; None if it names none.
+        volumes: Where its volumes can be reached, as far as known.
+        kept_gpus: If the pod keeps its place, the number of whole GPUs of each request of its claim. They count,
+            because the template may have changed since. Empty for any other pod.
+        unknown: Which of the pod's rules only the scheduler can evaluate; None without such rules.
 
     Raises:
         WordError: The pod was changed after its admission into something that cannot be placed, or its template is
@@ -113,7 +115,7 @@ def read_wish(
     container_names = {container.name for container in (*pod.spec.init_containers, *pod.spec.containers)}
     if missing_containers := sorted(set(resolved_request.containers) - container_names):
         raise WordError(
-            f"{names.REQUEST}: the pod has no container {missing_containers[0][:63]!r}; create the pod anew"
+            f"{names.REQUEST}: the pod has no container {missing_containers[0][:63]!r}. Create the pod again"
         )
     key = _checked_claim(pod, resolved_request.shared)
     is_shared = is_set(key)
@@ -155,36 +157,52 @@ def read_wish(
 
 
 def _checked_claim(pod: Pod, shared: str | msgspec.UnsetType) -> Key:
-    """Return the claim that a pod names; ``shared`` is the shared claim that its annotation names.
+    """Return the claim that a pod's spec names, if it agrees with the webhook's note.
+
+    Args:
+        pod: The pod.
+        shared: The shared claim in the webhook's note (annotation ``names.REQUEST``); unset if the note has none.
 
     Raises:
-        WordError: The pod names no claim, or another one than its annotation does.
+        WordError: The pod names no claim, or another claim than the note.
     """
     key = claim_key(pod)
     if key is None:
-        raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
+        raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name. Create the pod again")
     is_shared = shared is not msgspec.UNSET
     if is_set(key) != is_shared or (is_shared and shared != key[1]):
-        raise WordError(f"{names.REQUEST} says nothing of a shared claim {shown(key[1])}; create the pod anew")
+        raise WordError(f"{names.REQUEST} has no shared claim {shown(key[1])}. Create the pod again")
     return key
 
 
 def is_narrowed(pod: Pod) -> bool:
-    """Return whether a pod was placed and may use some nodes only; a pod handed over to the scheduler may use any."""
+    """Return whether the controller has chosen the nodes on which the pod may run.
+
+    False for a pod that was handed over to the scheduler: it may use any node.
+    """
     return not pod.gated and affinity.is_narrowed(pod.metadata.annotations, affinity.required(pod))
 
 
 def open_reason(pod: Pod, unknown: Reason | None) -> str:
-    """Return why a pod is not confined to a few nodes; empty if it is, or will be when its gate is removed."""
+    """Return why a pod may use more than a few known nodes; empty if it is confined to a few.
+
+    A gated pod counts as confined, because the controller confines it when it removes the gate.
+
+    Args:
+        pod: The pod.
+        unknown: Which of the pod's rules only the scheduler can evaluate; None without such rules.
+    """
     if is_narrowed(pod):
         return ""
     if unknown is not None:
         return unknown.text
-    return "" if pod.gated else "only the scheduler knows which nodes the pod may use"
+    return "" if pod.gated else "Only the scheduler knows which nodes the pod can use."
 
 
 def _by_template(wish: PlacementRequest, name: str, template: Template | None) -> PlacementRequest:
-    """Return a pod's request with what its template requests.
+    """Return a pod's placement request with the requests of its template added.
+
+    ``wish`` is the request so far. ``template`` is None if there is no template called ``name``.
 
     Raises:
         WordError: The template is missing or cannot be met, or the pod requests a fraction itself.
@@ -192,7 +210,9 @@ def _by_template(wish: PlacementRequest, name: str, template: Template | None) -
     if template is None:
         raise WordError(missing(name))
     if not isinstance(wish.request, Whole):
-        raise WordError(f"annotation {names.REQUEST} was changed: a template says which part; create the pod anew")
+        raise WordError(
+            f"annotation {names.REQUEST} was changed: the template defines the fraction. Create the pod again"
+        )
     templated = claim_templates.read(template, wish.request)
     return msgspec.structs.replace(
         wish,
@@ -206,10 +226,11 @@ def _by_template(wish: PlacementRequest, name: str, template: Template | None) -
 
 
 def _alone(wish: PlacementRequest, annotated: Request) -> dict[str, Any] | None:
-    """Return the claim spec that the scheduler gets for a pod with a template, if no place is found.
+    """Return the claim spec for a pod with a template that is handed over to the scheduler.
 
-    It is the template's spec with the requirements of the annotations added. None if no claim can express these, which
-    admission refuses: the pod then waits rather than get less.
+    The scheduler then chooses the GPUs. The result is the template's spec with the requirements of the annotations
+    added. None if a claim cannot express these requirements. Admission refuses pods with such requirements. If the
+    controller finds such a pod anyway, the pod waits, because the scheduler would give it less than it requests.
     """
     assert wish.template is not None, "read from one"
     # The template's own selectors are in its spec already, so only those of the annotations are added.
@@ -227,10 +248,17 @@ def _alone(wish: PlacementRequest, annotated: Request) -> dict[str, Any] | None:
 def _alone_by_limits(
     resolved_request: resolved.Resolved, wish: PlacementRequest, hands_over: bool
 ) -> dict[str, Any] | None:
-    """Return the claim spec that the scheduler gets for a pod with limits; None if no claim can express the request.
+    """Return the claim spec with which the scheduler may place a pod that has GPU limits.
+
+    None if a claim cannot express the pod's request.
+
+    Args:
+        resolved_request: The request in the pod's note.
+        wish: The placement request so far.
+        hands_over: Whether the pod's author requests that the scheduler places the pod if the controller cannot.
 
     Raises:
-        WordError: No claim can, and the pod says that the scheduler gets it.
+        WordError: A claim cannot express the request, and ``hands_over`` is true.
     """
     try:
         return claim_alternatives.spec(resolved_request, keep_env=wish.keep_env)
@@ -241,10 +269,12 @@ def _alone_by_limits(
 
 
 def why(pod: Pod, error: NoPlaceError) -> Reason:
-    """Return why a pod has no place. A pod that was placed before can have one on a few nodes only, and is told so."""
+    """Return the reason why a pod has no place, from the error of the search.
+
+    If the pod was placed before, its node affinity still names those nodes, and the reason adds this.
+    """
     if not is_narrowed(pod):
         return error.why
-    return Reason(
-        error.cause,
-        f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew",
+    return error.why.add(
+        "The pod was placed before and can use only the nodes of that placement. Delete it to have it placed again"
     )

@@ -1,4 +1,7 @@
-"""The order of all waiting workloads, as it would be if each found its place."""
+"""The order of all waiting workloads, as it would be if each of them found a place.
+
+The CLI and the page show it.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from dradriver.queue.tenant_turns import turn_of
 
 
 class Standing(NamedTuple):
-    """A workload in the line.
+    """A workload with its position in the queue.
 
     Attributes:
         workload: The workload.
-        tenant: Whose it is.
-        gpus: How many GPUs it asks for, parts as fractions as far as the request tells (``gpus_of``).
-        share: What its tenant has had for its weight when its turn comes, GPU-seconds over weight.
+        tenant: Its tenant.
+        gpus: The number of GPUs that it requests. For fractions of GPUs see ``gpus_of``.
+        share: The GPU-seconds of its tenant divided by the tenant's weight, at the time when the workload is served.
     """
 
     workload: PendingWorkload
@@ -32,7 +35,10 @@ class Standing(NamedTuple):
 
 
 def line(workloads: Iterable[PendingWorkload], tenants: Tenants) -> list[Standing]:
-    """Return waiting workloads in the order in which they are served."""
+    """Return waiting workloads in the order in which the controller would serve them.
+
+    Each served workload raises the share of its tenant, which the order takes into account.
+    """
     waiting: dict[str, list[tuple[Order, Key, PendingWorkload]]] = {}
     for workload in workloads:
         waiting.setdefault(tenants.of(workload.key[0]), []).append((workload.order, workload.key, workload))
@@ -57,10 +63,11 @@ def line(workloads: Iterable[PendingWorkload], tenants: Tenants) -> list[Standin
 
 
 def gpus_of(workload: PendingWorkload) -> float:
-    """Return how many GPUs a workload in the queue requests; 0 if its request cannot be read.
+    """Return how many GPUs a waiting workload requests; 0 if its request cannot be read.
 
-    A share counts by its compute. One by memory alone shows 0: which part of a GPU that is, only the GPU that it gets
-    tells. Once it is promised one, it is charged that part (``cluster/pods/gpu_time.py``).
+    A share counts by its compute. A share that requests only memory counts as 0, because its fraction of a GPU depends
+    on the GPU. The tenant is charged with that fraction when the share has a tentative placement
+    (``cluster/pods/gpu_time.py``).
     """
     total = 0.0
     for member in workload.members:

@@ -1,4 +1,8 @@
-"""Rechecks blocked groups of workloads for a place, in rounds. Workloads are served between two rounds."""
+"""Tries blocked groups of workloads again, in rounds.
+
+A group is blocked if its workloads found no place. The controller serves workloads between two rounds. ``Queue`` calls
+this module.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +34,15 @@ _ANEW_S: Final = 10.0  # between two times of one kind
 
 
 class _Share(NamedTuple):
-    """Groups that have ``MOST_WORK`` of a round together.
+    """The key of groups that share a budget in each round, ``MOST_WORK``.
+
+    The budget is the cost of their tries, in evaluations of nodes.
 
     Attributes:
-        namespace: The namespace of their oldest workload.
-        is_gang: Whether they are of gangs.
-        is_costly: Whether a look at one costs so much that few have room in a round. The others do not wait for these.
+        namespace: The namespace of a group's oldest workload.
+        is_gang: Whether the workloads are gangs.
+        is_costly: Whether trying one of these groups costs so much that only a few can be tried in a round. Costly
+            groups have a separate key, so that other groups do not wait for them.
     """
 
     namespace: str
@@ -44,9 +51,10 @@ class _Share(NamedTuple):
 
 
 class Rechecks:
-    """All groups of waiting workloads, and which of the blocked ones to recheck.
+    """All groups of waiting workloads, and the choice of the blocked groups to try again.
 
-    A group is rechecked if a node that became free since may take it. In addition each group is rechecked from time to
+    To recheck a group is to find out whether a try is worth it: whether a node may take it that became free since the
+    group's last try. If so, the group is put into the queue. In addition, each group is put into the queue from time to
     time.
     """
 
@@ -57,14 +65,14 @@ class Rechecks:
         open_rows: Callable[[Closed], Bools | None],
         queue: Callable[[Group], None],
     ) -> None:
-        """Begin with no groups.
+        """Make an object without groups.
 
         Args:
-            nodes: The nodes. They say when something became free.
-            free: Returns the number of free GPUs of each node: (rows,).
-            open_rows: Takes the products that a cap denies. Returns the nodes that have GPUs of other products:
-                (rows,); None for all nodes.
-            queue: Called with a group that may find a place, to have it stand in the queue.
+            nodes: The table of nodes, which records when GPUs or resources became free.
+            free: Returns the number of free GPUs of each row of the node table.
+            open_rows: Takes the products that a cap denies. Returns a bool for each row of the node table: whether the
+                node has GPUs of other products. None for all nodes.
+            queue: Called with a group that may find a place, to put its lines into the queue.
         """
         self._nodes, self._free, self._open_rows, self._queue = nodes, free, open_rows, queue
         self._groups: dict[tuple[Kinds, str, Closed], Group] = {}  # groups by kind, tenant and denied GPUs
@@ -80,12 +88,15 @@ class Rechecks:
         self._by_last_check: OrderedDict[Group, None] = OrderedDict()  # all groups, the longest unchecked first
 
     def group(self, kinds: Kinds, tenant: str, closed: Closed, *, is_gang: bool) -> Group:
-        """Return the group of blocked workloads that is checked again as one; a new one if there is none.
+        """Return the group for workloads of a class, a new one if there is none.
+
+        The workloads of a group find a place together or not at all.
 
         Args:
-            kinds: What its workloads ask for.
-            tenant: Whose they are where a cap keeps them from GPUs; else whose partition binds them, or none's.
-            closed: The GPUs that a cap keeps them from.
+            kinds: The equivalence class of the workloads.
+            tenant: Their tenant, if a cap denies them GPUs. Otherwise the tenant whose partition limits them; empty if
+                there is none.
+            closed: The products of GPUs that the cap denies them.
             is_gang: Whether they are gangs.
         """
         key = kinds, tenant, closed
@@ -97,27 +108,29 @@ class Rechecks:
         return group
 
     def forget(self, group: Group) -> None:
-        """Forget a group of blocked workloads that is empty: nobody need be checked again."""
+        """Forget a group of equivalent workloads that has no workloads any more."""
         del self._groups[group.key]
         del self._by_last_check[group]
         self._full.drop(group)
 
     def blocked(self) -> list[Group]:
-        """Return the groups of workloads that found no place and are not rechecked yet."""
+        """Return the groups whose workloads found no place and are not in the queue for another try."""
         return [group for group in self._groups.values() if group.failed_at != NEVER and not group.queued]
 
     @property
     def outdated(self) -> bool:
-        """Return whether blocked groups have to be checked again: something became free since they were."""
+        """Return whether GPUs or other resources became free since the last round of rechecks."""
         return bool(self._round or self._left) or self._looked_at != self._nodes.clock
 
     def look(self, most: int) -> bool:
-        """Recheck at most ``most`` groups for a place. Return whether the round goes on.
+        """Recheck at most ``most`` blocked groups. Return whether the round has more to recheck.
 
-        A round has a limited number of groups of each namespace, and no more of them than there is time for, as their
-        last looks say. So a namespace with thousands of groups does not delay others, and its costly groups do not
-        delay its other ones. Call ``Queue.next`` only between two rounds: then the oldest workload that may find a
-        place is served first. What becomes free during a round counts from the next round on.
+        A round has a limited number of groups of each namespace. By the cost of their last tries, these groups can be
+        tried for ``MOST_WORK`` evaluations of nodes. So a namespace with thousands of groups does not delay others, and
+        its costly groups do not delay its other groups.
+
+        Call ``Queue.next`` only between two rounds: then the oldest workload that may find a place is served first. If
+        something becomes free during a round, it counts from the next round on.
         """
         if not self._round:
             if not self.outdated:
@@ -135,9 +148,10 @@ class Rechecks:
         return bool(self._round)
 
     def _plan(self) -> None:
-        """Choose the blocked groups to recheck: of each share the oldest and the longest unchecked by turns.
+        """Choose the blocked groups to recheck in the next rounds, for each budget (``_Share``).
 
-        With the oldest alone, the others would never be rechecked if something becomes free all the time.
+        The oldest groups alternate with those that were not checked for the longest time. If only the oldest were
+        chosen, the others would never be rechecked while something becomes free all the time.
         """
         if not self._left:
             self._since = self._looked_at
@@ -163,11 +177,13 @@ class Rechecks:
                 self._left[share] = deque(groups)
 
     def look_anew(self, version: int, now: float) -> bool:
-        """Have a few groups rechecked about all nodes, the longest ago first. Returns whether there are any.
+        """Put a few groups into the queue for a try on all nodes. Return whether there are any.
+
+        Chosen are the groups that were not checked for the longest time.
 
         Args:
-            version: Of the picture; a kind is not asked twice about the same.
-            now: A clock, seconds.
+            version: The version of the cluster cache. A group is not tried twice with the same version.
+            now: The time by any clock, seconds.
         """
         any_due = False
         for group in list(itertools.islice(self._by_last_check, _affordable(self._by_last_check, _ANEW))):
@@ -184,15 +200,21 @@ class Rechecks:
         return any_due
 
     def refused(self, group: Group, asked: Bools | None) -> None:
-        """Note that a group found no place on these nodes: (rows,); None for all nodes."""
+        """Record that a group of equivalent workloads found no place on some nodes.
+
+        Args:
+            group: The group.
+            asked: A bool for each row of the node table: whether the node was tried. None for all nodes.
+        """
         # A group that is asked about all nodes is asked for the first time, or about no change in particular.
         if asked is not None:
             self._full.refuse(group, asked)
 
     def freed(self, group: Group) -> Bools | None:
-        """Return the nodes that a group that failed is asked about again: (rows,); None if it would fail again there.
+        """Return the nodes on which a failed group must be tried again, as a bool for each row of the node table.
 
-        If another group failed meanwhile on all nodes that became free, for the same GPUs, none is left.
+        These are the nodes on which something became free since the group failed. A node is left out if it has refused
+        a group that requests the same GPUs after that. None if the group would certainly fail again.
         """
         if self._full.knows(group) and not self._may_take(group):
             return None
@@ -202,14 +224,20 @@ class Rechecks:
         return freed
 
     def _worth(self, group: Group) -> bool:
-        """Return whether a node that became free since a group failed may take it; if not, it counts as rechecked."""
+        """Return whether a try of a failed group is worth it: a node that became free may take a pod of it.
+
+        If not, the group counts as rechecked.
+        """
         if self._may_take(group):
             return True
         group.failed_at = self._nodes.clock
         return False
 
     def _may_take(self, group: Group) -> bool:
-        """Return whether a node that became free since a group failed may take a pod of it."""
+        """Return whether a node with something freed since a group failed may take a pod of the group.
+
+        CPU, memory and the group's node requirements are compared.
+        """
         rows = self._freed(group.failed_at, group.gpus)
         if rows is None:
             return False
@@ -219,7 +247,10 @@ class Rechecks:
         return len(rows) > 0 and any(self._nodes.eligible(ask)[rows].any() for ask in group.asks)
 
     def _freed(self, since: int, gpus: int) -> NDArray[np.intp] | None:
-        """Return the rows that became free after the clock ``since`` and have ``gpus`` free GPUs; None without any."""
+        """Return the rows of nodes that became free after ``since`` and have ``gpus`` free GPUs.
+
+        ``since`` is a time of the node table's clock. None if there are no such nodes.
+        """
         if self._candidates_at != self._nodes.clock:
             self._candidates_at = self._nodes.clock
             self._candidates.clear()
@@ -231,7 +262,11 @@ class Rechecks:
 
 
 def _affordable(groups: Iterable[Group], most: int) -> int:
-    """Return how many of the first groups can be looked at for ``MOST_WORK``, as their last looks cost; two if any."""
+    """Return how many of the first groups a round can try.
+
+    The sum of the costs of their last tries, in evaluations of nodes, must not exceed ``MOST_WORK``. ``most`` is the
+    largest result. The result is at least two, if there are two groups.
+    """
     work = number = 0
     for group in itertools.islice(groups, most):
         work += group.work
@@ -242,13 +277,14 @@ def _affordable(groups: Iterable[Group], most: int) -> int:
 
 
 class Asking:
-    """Asks blocked kinds while nobody else wants the time.
+    """Rechecks blocked groups while the worker has nothing else to do.
 
-    Thousands of kinds take long to ask, and something becomes free all the time: most of the time is for others.
+    Rechecking thousands of groups takes long, and something becomes free all the time. So after a long round this
+    object pauses for a multiple of the time that the round took.
     """
 
     def __init__(self, rechecks: Rechecks, wake: Callable[[], None]) -> None:
-        """``wake`` is called when a rest is over."""
+        """Make an object for the groups of ``rechecks``; ``wake`` is called when a pause ends."""
         self._rechecks = rechecks
         self._wake = wake
         # When the rest after a long round ends, by the loop's clock, and what the current round has cost so far.
@@ -256,7 +292,7 @@ class Asking:
         self._answered = False  # a round is over, and not all that it found a place for are served
 
     def some(self) -> bool:
-        """Recheck some blocked groups. Returns whether it did."""
+        """Recheck some blocked groups. Return whether any were rechecked."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         if self._answered or began < self._not_before or not self._rechecks.outdated:
@@ -271,6 +307,9 @@ class Asking:
         return True
 
     def again(self) -> bool:
-        """Note that all who could be served have been. Returns whether blocked groups may be rechecked."""
+        """Note that the queue has no workload to serve, so that blocked groups may be rechecked again.
+
+        Return whether a round of rechecks had ended since the last call.
+        """
         answered, self._answered = self._answered, False
         return answered

@@ -1,4 +1,7 @@
-"""Which workloads may use which reserved GPUs, and how reservations are written to the API and read back."""
+"""Which workloads may use reserved GPUs, and the form in which reservations are stored in the API.
+
+``features/reservations`` and the CLI call it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,11 @@ _TOLD: Final = 8  # of those without an end
 
 
 def key_of(who: str) -> Key:
-    """Return the key of the pod or gang that a reservation is for (``PendingWorkload.who``)."""
+    """Return the key of the pod or gang that a reservation is for.
+
+    Args:
+        who: The name of the workload in the reservation (``PendingWorkload.who``).
+    """
     namespace, _, rest = who.partition("/")
     return namespace, rest.rpartition("/")[0]
 
@@ -26,10 +33,17 @@ def key_of(who: str) -> Key:
 def open_to(
     workload: PendingWorkload, held: Iterable[Reservation], terms: Terms, now: float, later_s: float = 0.0
 ) -> tuple[str, ...]:
-    """Return whose reserved GPUs a workload may use that begins so many seconds from now.
+    """Return the names of the reservations whose GPUs a workload may use.
+
+    Args:
+        workload: The workload.
+        held: All reservations.
+        terms: The rules for reservations, from the policies.
+        now: Seconds since the epoch.
+        later_s: In how many seconds the workload would begin to use the GPUs.
 
     Raises:
-        WordError: What it asks for cannot be read.
+        WordError: The workload's request cannot be read.
     """
     ends_at = now + later_s + workload.lasts_s if workload.lasts_s else None
     return tuple(
@@ -40,25 +54,36 @@ def open_to(
 
 
 class ReadReservations(Limit):
-    """Reservations as they stand in the API, for programs that do not make any."""
+    """The limit by the reservations that are stored in the API.
+
+    The class is for programs that read reservations but do not make any, such as the CLI.
+    """
 
     def __init__(self, held: Sequence[Reservation], terms: Terms) -> None:
-        """Take these reservations, which hold by these terms."""
+        """Make a limit from these reservations and the rules ``terms``."""
         self._held, self._terms = held, terms
 
     def whose(self, workload: PendingWorkload, later_s: float) -> tuple[str, ...]:
-        """Return for whom GPUs are reserved that a workload may have if it begins so many seconds from now.
+        """Return the names of the reservations whose GPUs a workload may use.
+
+        Args:
+            workload: The workload.
+            later_s: In how many seconds the workload would begin to use the GPUs.
 
         Raises:
-            WordError: What it requests cannot be read.
+            WordError: The workload's request cannot be read.
         """
         return open_to(workload, self._held, self._terms, time.time(), later_s)
 
 
 def read(written: reservation_config_map.Written) -> list[tuple[Reservation, int]]:
-    """Return the reservations that stand in the API, each with how many of its GPUs were idle then.
+    """Return the reservations that are stored in the API, each with its number of idle GPUs at that time.
 
-    One a partition, one a tenant and each GPU once, whatever somebody has made of it.
+    If the ConfigMap was changed by hand, only the first reservation of each partition, of each tenant and of each GPU
+    counts.
+
+    Args:
+        written: The content of the ConfigMap.
     """
     found: list[tuple[Reservation, int]] = []
     taken, partitions, tenants = set[Device](), set[str](), set[str]()
@@ -81,7 +106,12 @@ def read(written: reservation_config_map.Written) -> list[tuple[Reservation, int
 
 
 def write(held: Reservation, idle: int) -> reservation_config_map.Kept:
-    """Return a reservation as it is written to the API, with how many of its GPUs are idle."""
+    """Return a reservation in the form in which it is stored in the API.
+
+    Args:
+        held: The reservation.
+        idle: How many of its GPUs are idle now.
+    """
     gpus: dict[str, list[str]] = {}
     for node, device in held.gpus:
         gpus.setdefault(node, []).append(device)

@@ -1,12 +1,13 @@
-"""The rules of reservations: GPUs that are kept for workloads that wait for too long. No I/O.
+"""The rules of reservations: GPUs that are kept for workloads that have waited too long. No I/O.
 
-Whoever is asked for many GPUs of one node may wait for ever while smaller requests take each GPU that becomes free. So
-the first, by the queue's order, that has been blocked for longer than a bounded wait gets a set of GPUs reserved: one
-reservation a partition, one a tenant. Others run on these GPUs only if they are gone by then.
+A workload that requests many GPUs of one node could wait for ever while smaller workloads take each GPU that becomes
+free. So a workload that has been blocked for longer than a bounded wait gets a set of GPUs reserved. It must be the
+first such workload in the queue's order: there is at most one reservation for each partition and for each tenant. Other
+workloads may run on these GPUs only if they end before the GPUs are needed.
 
-The caller gives what is so: who waits, the sets that could be reserved with whoever is on them, and the time, in
-seconds of one clock that outlives a failover. A ``Reservation`` holds all that is to be kept between two questions.
-Same input, same answer.
+The caller is ``features/reservations``. It passes the blocked workloads, and the sets that could be reserved with the
+pods that use them. It also passes the time in seconds, of a clock that continues after a failover. A ``Reservation``
+holds all state between two calls. The same input always gives the same answer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from dradriver.api.policies import tenant_policies
+from dradriver.counted import first_of
 
 Gpu: TypeAlias = tuple[str, str]
 """Node and device."""
@@ -30,13 +32,14 @@ _DEFAULTS: Final = tenant_policies.Reservation()
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for all reservations.
+    """The rules for all reservations.
 
     Attributes:
-        bounded_wait_s: For how long one may be blocked before it gets a reservation, seconds.
-        idle_s: For how long a place may stand idle for one: so many GPU-seconds for each of its GPUs.
-        short_s: How long those may run on reserved GPUs, at most, while nobody knows when the others will end.
-        moves: How often one that has cost too much moves to another place before it ends.
+        bounded_wait_s: How long a workload must be blocked before it gets a reservation, seconds.
+        idle_s: How long reserved GPUs may be idle: this many GPU-seconds for each GPU of the set.
+        short_s: The longest time that other workloads may run on reserved GPUs while it is not known when the GPUs will
+            be free, seconds.
+        moves: How often a reservation that has cost too much moves to another place before it ends.
     """
 
     bounded_wait_s: float = _DEFAULTS.after_minutes * _MINUTE_S
@@ -46,7 +49,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, section: tenant_policies.Reservation) -> Terms:
-        """Return the terms of reservations that a policies file sets."""
+        """Return the rules of reservations from the section ``queue.reservation`` of the policies file."""
         return cls(
             bounded_wait_s=section.after_minutes * _MINUTE_S,
             idle_s=section.idle_minutes * _MINUTE_S,
@@ -56,14 +59,14 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):
-    """Who waits and found no place.
+    """A workload that waits and found no place.
 
     Attributes:
-        who: Its name.
-        tenant: Whose it is.
-        partition: Where it may be placed: nodes that no other partition has.
-        since: When it first found none, or when its last reservation came to nothing, seconds.
-        failed: How many reservations of its came to nothing.
+        who: Its name (``PendingWorkload.who``).
+        tenant: Its tenant.
+        partition: The partition in which it may be placed. No other partition has its nodes.
+        since: When it first found no place, or when its last reservation failed, seconds.
+        failed: How many of its reservations have failed.
         priority: Its priority.
     """
 
@@ -76,14 +79,14 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who has GPUs of a set.
+    """A pod or gang that uses GPUs of a set.
 
     Attributes:
         who: Its name, for people.
-        gpus: How many of the set.
-        ends_at: When they are free at the latest: its declared end, or that of its grace where it was told to end;
-            None for one that may run without end.
-        work_gpu_s: What an endless one is expected to need yet; see ``expected_work``.
+        gpus: How many GPUs of the set it uses.
+        ends_at: When these GPUs are free at the latest: its declared end, or the end of its grace period if it is
+            terminating. None if it may run without end.
+        work_gpu_s: If it may run without end, the GPU-seconds that it is expected to need; see ``expected_work``.
     """
 
     who: str
@@ -93,11 +96,11 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A set that would do for one that waits, free or not.
+    """A set of GPUs, free or in use, that could be reserved for a workload.
 
     Attributes:
-        gpus: All of the set, in order.
-        uses: Who is on them now; what is left is free.
+        gpus: The GPUs of the set, in order.
+        uses: The pods that use some of these GPUs now. All other GPUs of the set are free.
     """
 
     gpus: tuple[Gpu, ...]
@@ -105,7 +108,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expected_at(self) -> float | None:
-        """Return when a set to reserve is free at the latest, 0 for at once; None while an endless pod is on it."""
+        """Return when all GPUs of the set are free at the latest, in seconds since the epoch.
+
+        0 if they are free now. None while a pod without a known end uses some of them.
+        """
         latest = 0.0
         for use in self.uses:
             if use.ends_at is None:
@@ -115,19 +121,20 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs that are kept for one that waits.
+    """GPUs that are kept for a waiting workload.
 
     Attributes:
-        who: For whom.
-        tenant: Whose it is.
-        partition: Where they are.
+        who: The name of the workload.
+        tenant: The tenant of the workload.
+        partition: The partition of the GPUs.
         gpus: The GPUs, in order.
-        expected_at: When they are all free at the latest, seconds; None while an endless one is on them.
-        endless: Who those are.
-        idle_gpu_s: What has stood idle for it at this place until ``counted_at``, GPU-seconds.
-        counted_at: Until when that is counted, seconds.
-        moved: How often it has moved because it cost too much.
-        priority: Of whom it is for.
+        expected_at: When all these GPUs are free at the latest, seconds. None while a pod without a known end uses
+            some.
+        endless: The names of the pods without a known end.
+        idle_gpu_s: GPU-seconds that these GPUs have been idle for the workload until ``counted_at``.
+        counted_at: The time until which ``idle_gpu_s`` is counted, seconds.
+        moved: How often the reservation has moved to other GPUs because it cost too much.
+        priority: The priority of the workload.
     """
 
     who: str
@@ -143,7 +150,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(enum.Enum):
-    """What is to be done with a reservation."""
+    """The next step for a reservation: keep it, move it to other GPUs, or end it."""
 
     KEEP = "keep"
     MOVE = "move"
@@ -164,7 +171,7 @@ def due(
     first one has begun.
 
     Args:
-        blocked: The blocked workloads.
+        blocked: The blocked workloads, in the queue's order.
         reservations: The existing reservations.
         terms: The rules of the policies.
         now: Seconds since the epoch.
@@ -183,41 +190,56 @@ def due(
 
 
 def rests(since: float, failed: int, terms: Terms, now: float) -> bool:
-    """Return whether reservations pause in a partition because one there failed; the pause is the bounded wait.
+    """Return whether no reservation may be made in a partition, because one failed lately.
 
-    Without a pause the next workload would get a reservation at once, and GPUs would stand idle for one after another.
+    The pause is as long as the wait before a workload gets a reservation (``bounded_wait_s``). Without a pause the next
+    workload would get a reservation at once, and one reservation after another would keep GPUs idle.
+
+    Args:
+        since: When the last reservation in the partition failed, seconds.
+        failed: How many reservations there have failed.
+        terms: The rules of the policies.
+        now: The time, seconds.
     """
     return failed > 0 and now < since + terms.bounded_wait_s
 
 
 def due_at(blocked: Blocked, terms: Terms) -> float:
-    """Return when a workload may get a reservation: twice as late after each reservation that failed.
+    """Return when a blocked workload may get a reservation.
 
-    Else a workload that needs all GPUs, one of which is in use without end, would let the others stand idle again and
-    again.
+    ``terms`` has the first wait. The wait doubles with each reservation that failed. For example, a workload may need
+    all GPUs of a node, and a pod without end uses one of them. Without the longer waits, its reservations would again
+    and again keep the other GPUs idle.
     """
     wait_s: float = terms.bounded_wait_s * 2.0 ** min(blocked.failed, _MOST_DOUBLED)
     return blocked.since + wait_s
 
 
 def expected_work(gpus: int, running_s: float) -> float:
-    """Return how much longer a pod without an end needs reserved GPUs, in GPU-seconds: as much as it has had.
+    """Return the GPU-seconds that a pod without a known end is expected to need: as many as it has used.
 
-    Durations have long tails (a tenth of the jobs lasts ten times the median and more), so that what has run for long
-    is likely to go on for long: with P(longer than t) ~ 1/t half of those that reached t end before 2t.
+    Durations have long tails: a tenth of the jobs lasts ten times the median and more. So a pod that has run for long
+    is likely to run for long. With P(longer than t) ~ 1/t, half of the pods that reached t end before 2t.
+
+    Args:
+        gpus: The number of its GPUs.
+        running_s: How long it has run, seconds.
     """
     return gpus * max(running_s, 1.0)
 
 
 def readiness(candidate: Candidate, now: float) -> tuple[int, float, float]:
-    """Return the sort key of a set to reserve, the least is the best: has endless pods, time until free, cost.
+    """Return a sort key for sets that could be reserved. The lowest is the best.
 
-    Without endless pods the time is the latest declared end. The cost is the GPU-seconds that stand idle until then:
-    ``sum(gpus * (latest end - own end))``, and free GPUs stand idle from now on. With endless pods the time is their
-    expected work, and the cost is 0.
+    If all pods on the set have a known end, the key is 0, the latest of these ends, and the cost. The cost is the
+    GPU-seconds that GPUs of the set are idle until the latest end: ``sum(gpus * (latest end - own end))``. Free GPUs
+    are idle from now on.
 
-    Worked example at 0, for a set of 2 GPUs. One GPU in use until 60 costs 60 GPU-seconds. Both in use until 60 cost
-    none, and are preferred. A set that is free at 50 is preferred to both.
+    If some pods have no known end, the key is 1, their expected work in GPU-seconds, and 0.
+
+    Example at time 0, for sets of 2 GPUs. If one GPU is in use until 60 and the other is free, the cost is 60
+    GPU-seconds. If both are in use until 60, the cost is 0, and this set is preferred. A set that is free at 50 is
+    preferred to both.
     """
     latest_end = candidate.expected_at
     if latest_end is None:
@@ -230,12 +252,15 @@ def readiness(candidate: Candidate, now: float) -> tuple[int, float, float]:
 
 
 def best(candidates: Iterable[Candidate], now: float) -> Candidate | None:
-    """Return the best set to reserve: that of the least ``readiness``, then the first by its GPUs."""
+    """Return the set with the lowest ``readiness``; None without candidates.
+
+    Among equal sets, the first one by its GPUs is returned.
+    """
     return min(candidates, key=lambda candidate: (readiness(candidate, now), candidate.gpus), default=None)
 
 
 def reserve(blocked: Blocked, candidate: Candidate, now: float) -> Reservation:
-    """Return the reservation of a set for a blocked workload."""
+    """Return a new reservation: the GPUs of ``candidate`` for a blocked workload, from ``now`` on."""
     return Reservation(
         who=blocked.who,
         tenant=blocked.tenant,
@@ -250,7 +275,15 @@ def reserve(blocked: Blocked, candidate: Candidate, now: float) -> Reservation:
 
 
 def move(reservation: Reservation, candidate: Candidate, now: float, *, for_cost: bool = True) -> Reservation:
-    """Return a reservation at another place, with a new account."""
+    """Return the reservation with another set of GPUs.
+
+    Args:
+        reservation: The reservation.
+        candidate: The other set of GPUs.
+        now: Seconds since the epoch.
+        for_cost: Whether it moves because its GPUs were idle for too long. Then its idle time begins at 0, and the move
+            is counted.
+    """
     return msgspec.structs.replace(
         reservation,
         gpus=candidate.gpus,
@@ -263,7 +296,12 @@ def move(reservation: Reservation, candidate: Candidate, now: float, *, for_cost
 
 
 def seen(reservation: Reservation, here: Candidate) -> Reservation:
-    """Update a reservation by the pods that are on the reserved GPUs now."""
+    """Return the reservation with a new expected time, from the pods that use its GPUs now.
+
+    Args:
+        reservation: The reservation.
+        here: The reserved GPUs, with the pods that use them now.
+    """
     endless = tuple(_endless(here))
     if (here.expected_at, endless) == (reservation.expected_at, reservation.endless):
         return reservation
@@ -271,22 +309,31 @@ def seen(reservation: Reservation, here: Candidate) -> Reservation:
 
 
 def counted(reservation: Reservation, idle: int, now: float) -> Reservation:
-    """Add the idle time of reserved GPUs to the reservation's account."""
+    """Return the reservation with the idle time since ``counted_at`` added.
+
+    Args:
+        reservation: The reservation.
+        idle: How many of its GPUs were idle in this time.
+        now: Seconds since the epoch.
+    """
     cost = idle * max(now - reservation.counted_at, 0.0)
     return msgspec.structs.replace(reservation, idle_gpu_s=reservation.idle_gpu_s + cost, counted_at=now)
 
 
 def runs_out_at(reservation: Reservation, idle: int, terms: Terms) -> float | None:
-    """Return when a reservation's account reaches its bound if so many GPUs stay idle; None for never."""
+    """Return when the idle time of a reservation reaches its limit if ``idle`` GPUs stay idle.
+
+    ``terms`` has the limit of the idle time. None if no GPU is idle, because the idle time then does not grow.
+    """
     left = terms.idle_s * len(reservation.gpus) - reservation.idle_gpu_s
     return None if idle == 0 else reservation.counted_at + max(left, 0.0) / idle
 
 
 def has_used_up(reservation: Reservation, terms: Terms) -> bool:
-    """Return whether a reservation's account has reached its bound, so that the reservation moves or ends.
+    """Return whether a reservation's idle time has reached its limit, so that it must move or end.
 
-    The timer rings at ``runs_out_at``, just when the bound is reached. The tolerance is for rounding errors: without it
-    the account could be a little below the bound then, and the reservation would be kept.
+    A timer calls this at ``runs_out_at``, just when the limit is reached. By rounding errors the idle time can then be
+    a little below the limit (in ``terms``). A small tolerance prevents that the reservation is kept.
     """
     return reservation.idle_gpu_s >= terms.idle_s * len(reservation.gpus) * (1 - 1e-9)
 
@@ -294,7 +341,8 @@ def has_used_up(reservation: Reservation, terms: Terms) -> bool:
 def may_run(reservation: Reservation, terms: Terms, now: float, *, ends_at: float | None) -> bool:
     """Return whether another workload may run on reserved GPUs: only if it ends before they are needed.
 
-    That it could be preempted is not enough: its author can prevent that, for example by a disruption budget.
+    It makes no difference whether the other workload can be preempted: its author can prevent the preemption, for
+    example by a disruption budget.
 
     Args:
         reservation: The reservation of the GPUs.
@@ -308,10 +356,12 @@ def may_run(reservation: Reservation, terms: Terms, now: float, *, ends_at: floa
 def open_to(
     reservation: Reservation, terms: Terms, now: float, *, who: str, priority: int, ends_at: float | None
 ) -> bool:
-    """Return whether a waiting workload may use reserved GPUs: its own, with a higher priority, or for a short time.
+    """Return whether a waiting workload may use reserved GPUs.
 
-    A workload of the same priority does not go first, whatever share its tenant has. Shares change with each placement.
-    A reservation that yields to any tenant with a smaller share would bound no wait.
+    The workload may if the reservation is for it, if its priority is higher, or if it ends soon enough (``may_run``).
+
+    A workload of the same priority may not, even if its tenant has a smaller share. Shares change with each placement.
+    So a reservation that yields to any tenant with a smaller share would limit no wait.
 
     Args:
         reservation: The reservation of the GPUs.
@@ -319,7 +369,7 @@ def open_to(
         now: Seconds since the epoch.
         who: The workload, as ``PendingWorkload.who``.
         priority: Its priority.
-        ends_at: As for ``may_run``.
+        ends_at: When the workload ends at the latest if it begins now; None if it declares no end.
     """
     if who == reservation.who or priority > reservation.priority:
         return True
@@ -327,10 +377,11 @@ def open_to(
 
 
 def latest_end(reservation: Reservation, terms: Terms, now: float) -> float:
-    """Return until when workloads that begin now may run on reserved GPUs, in seconds since the epoch.
+    """Return when other workloads on the reserved GPUs must have ended, in seconds since the epoch.
 
-    That is the end of the last pod that uses them now. While that is not known, short workloads may run. Once all pods
-    have a known end, the last short one decides, and no new one may end later.
+    If all pods that use the GPUs now have a known end, this is the latest of these ends. If not, a workload that begins
+    now may run for ``Terms.short_s``. Such short workloads have a known end. So when the pods without a known end are
+    gone, the latest end does not move any more.
     """
     return now + terms.short_s if reservation.expected_at is None else reservation.expected_at
 
@@ -345,7 +396,7 @@ def judge(
     is_needed: bool = True,
     lost: Collection[Gpu] = (),
 ) -> tuple[Step, str]:
-    """Return what to do with a reservation, and why.
+    """Return whether to keep, move or end a reservation, and why.
 
     Args:
         reservation: The reservation. Its idle time is counted until now.
@@ -372,15 +423,15 @@ def judge(
 
 
 def reason(reservation: Reservation) -> str:
-    """Return the reason that a workload with a reservation is told; times are seconds since the epoch."""
+    """Return the text that tells people why a workload with a reservation waits. Times are UTC."""
     nodes = list(dict.fromkeys(node for node, _ in reservation.gpus))
-    where = f"{len(reservation.gpus)} GPUs of {_list(nodes)} are reserved for it"
+    where = f"{len(reservation.gpus)} GPUs on {_list(nodes)} are reserved for this workload"
     if reservation.endless:
-        return f"{where}; when they will be free is unknown: {_list(reservation.endless)} declares no max-duration"
+        return f"{where}. It is not known when they are free: no max-duration on {_list(reservation.endless)}."
     if not reservation.expected_at:
-        return f"{where}, and free"
+        return f"{where} and free."
     at = datetime.datetime.fromtimestamp(reservation.expected_at, datetime.UTC)
-    return f"{where}; they are free by {at:%Y-%m-%d %H:%M} UTC"
+    return f"{where} and free by {at:%Y-%m-%d %H:%M} UTC."
 
 
 def _endless(candidate: Candidate) -> Iterator[str]:
@@ -388,5 +439,4 @@ def _endless(candidate: Candidate) -> Iterator[str]:
 
 
 def _list(names: Sequence[str]) -> str:
-    more = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return first_of(names, _LISTED)

@@ -1,7 +1,8 @@
-"""Since when workloads wait for a reservation, and how often one did not help their tenant. No I/O.
+"""How long workloads have waited for a reservation, and how many reservations failed for their tenant. No I/O.
 
-The wait for the next reservation doubles with each one that came to nothing. It is the tenant's: else two of its pods,
-or one that is made again and again, would have GPUs reserved in turns. ``features/reservations`` asks.
+``features/reservations`` calls it. The wait for the next reservation doubles with each reservation that failed.
+Failures count for the tenant. Otherwise two pods of a tenant, or a pod that is created again and again, would have GPUs
+reserved all the time.
 """
 
 from __future__ import annotations
@@ -20,34 +21,51 @@ FORGIVEN_S: Final = 24 * 3600.0  # after which a tenant's last reservation that 
 
 
 class ReservationWaits:
-    """The waits of blocked workloads. An *account* is a tenant, or a namespace if there are no tenants."""
+    """How long blocked workloads have waited, and how many reservations of each account have failed.
+
+    An *account* is a tenant, or a namespace if there are no tenants. A reservation has *failed* if it ended without a
+    place for its workload and has cost much.
+    """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Make an empty record."""
         self._since: dict[str, Since] = {}
         self._failed: dict[str, Since] = {}  # by account
 
     def clear(self) -> None:
-        """Forget since when workloads wait."""
+        """Forget all waiting workloads. Failed reservations of accounts stay recorded."""
         self._since.clear()
 
     def begin(self, who: str, now: float) -> None:
-        """Note that a workload is blocked, unless it was before."""
+        """Record that the workload ``who`` is blocked from now on, unless it is recorded already."""
         self._since.setdefault(who, Since(who, now))
 
     def keep(self, waits: Callable[[str], bool], now: float) -> None:
-        """Forget the workloads that do not wait any more."""
+        """Forget workloads that do not wait any more, and correct times in the future to ``now``.
+
+        Args:
+            waits: Returns whether the workload of this name still waits.
+            now: Seconds since the epoch.
+        """
         self._since = {who: _by(since, now) for who, since in self._since.items() if waits(who)}
         self._failed = {account: _by(failed, now) for account, failed in self._failed.items()}
 
     def fail(self, who: str, account: str, terms: Terms, now: float) -> None:
-        """Note that a workload's reservation came to nothing: others have their turn."""
+        """Record that the reservation of the workload ``who`` failed.
+
+        The waits of the workload and of its account begin again. An account is a tenant, or a namespace without
+        tenants.
+        """
         if who in self._since:
             self._since[who] = Since(who, now, self._since[who].failed + 1)
         self._failed[account] = Since(account, now, self.failed(account, terms, now) + 1)
 
     def failed(self, account: str, terms: Terms, now: float) -> int:
-        """Return how many reservations of an account came to nothing; each day takes one away."""
+        """Return how many failed reservations of an account still count.
+
+        An account is a tenant, or a namespace without tenants. Each day one failure stops to count. If twice
+        ``terms.bounded_wait_s`` is longer than a day, this happens after that time.
+        """
         known = self._failed.get(account)
         if known is None:
             return 0
@@ -55,20 +73,31 @@ class ReservationWaits:
         return max(known.failed - int(days), 0)
 
     def since(self, who: str, account: str) -> float:
-        """Return since when a workload waits: it was blocked, and no reservation of its account came to nothing."""
+        """Return when the wait of the workload ``who`` began.
+
+        This is the later of two times: when the workload was blocked, and when the last reservation of its account (its
+        tenant, or its namespace without tenants) failed.
+        """
         known = self._failed.get(account)
         return self._since[who].at if known is None else max(self._since[who].at, known.at)
 
     def had(self, who: str) -> int:
-        """Return how many reservations of a workload's own came to nothing: others of its priority go first."""
+        """Return how many reservations of the workload ``who`` have failed.
+
+        Among workloads of one priority, those with fewer failures get a reservation first.
+        """
         return self._since[who].failed
 
     def accounts(self) -> Iterable[Since]:
-        """Return the accounts of which reservations came to nothing, and when the last one did."""
+        """Return the tenants or namespaces with failed reservations, each with the time of the last failure."""
         return self._failed.values()
 
     def written(self, terms: Terms, now: float) -> tuple[Sequence[Since], Sequence[Since]]:
-        """Return the workloads that wait, the longest first, and the accounts, the last first, for the API."""
+        """Return the records to store in the API: the waiting workloads, and the accounts with failures.
+
+        An account is a tenant, or a namespace without tenants. The workloads that wait longest are first, and the
+        accounts with the latest failures are first.
+        """
         self._failed = {account: failed for account, failed in self._failed.items() if self.failed(account, terms, now)}
         blocked = [since for since in self._since.values() if since.at <= now - LONG_S or since.failed]
         return (
@@ -77,7 +106,10 @@ class ReservationWaits:
         )
 
     def restore(self, blocked: Iterable[Since], failed: Iterable[Since], account_of: Callable[[str], str]) -> None:
-        """Take in what another leader wrote; ``account_of`` returns the account of a namespace."""
+        """Add the records that another leader stored: blocked workloads, and failed reservations.
+
+        ``account_of`` returns the account of a namespace: its tenant, or itself without tenants.
+        """
         self._since = {since.who: since for since in blocked}
         # A former release counted for each workload by itself.
         accounts = ((account_of(key_of(since.who)[0]), since) for since in self._since.values() if since.failed)
@@ -86,13 +118,17 @@ class ReservationWaits:
 
 
 def _by(since: Since, now: float) -> Since:
-    """Return it as of now at the latest: if the clock was set back, nobody waits until it is as late again."""
+    """Return the record ``since``, with its time not later than ``now``.
+
+    The clock may have been set back, and the wait must not become longer by that.
+    """
     return since if since.at <= now else msgspec.structs.replace(since, at=now)
 
 
 def is_in_vain(held: Reservation, terms: Terms) -> bool:
-    """Return whether a reservation that ended without a place has cost so much that it counts as come to nothing.
+    """Return whether a reservation that ended without a place for its workload counts as failed.
 
-    Else a tenant could delete its pod just before, and make another.
+    True if the reservation has moved, or if its GPUs were idle for more than ``terms.short_s`` each. This prevents a
+    trick: a tenant could delete its pod just before the reservation fails, and create another pod.
     """
     return held.moved > 0 or held.idle_gpu_s > terms.short_s * len(held.gpus)

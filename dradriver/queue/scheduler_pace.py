@@ -1,4 +1,7 @@
-"""How many pods may wait for a scheduler: as many as it can bind well before their tentative placements end."""
+"""Limits how many pods wait for a scheduler: as many as it can bind well before their tentative placements end.
+
+``write_lanes`` calls it before gates are removed.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ _UNKNOWN: Final = None  # stands for all schedulers that are not known
 
 
 class Waits(NamedTuple):
-    """What a pod waits for once its gate is removed.
+    """The scheduler that must bind a pod after its gate is removed.
 
     Attributes:
-        scheduler: The name of its scheduler, as its author wrote it: any text.
-        is_open: Whether the pod is confined to no node, so that it costs the scheduler more.
+        scheduler: The scheduler's name, as the pod's author wrote it. It can be any text.
+        is_open: Whether the scheduler may place the pod on many nodes. This costs the scheduler more time.
     """
 
     scheduler: str
@@ -37,12 +40,12 @@ class Waits(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Pods that count together.
+    """The pods that wait for one scheduler and are counted together.
 
     Attributes:
-        scheduler: Their scheduler; None for all schedulers that are not known.
-        whose: Their namespace; of schedulers that are not known, their tenant.
-        is_open: Whether they are confined to no node.
+        scheduler: Their scheduler; None for all unknown schedulers.
+        whose: Their namespace; for unknown schedulers their tenant.
+        is_open: Whether the scheduler may place them on many nodes.
     """
 
     scheduler: str | None
@@ -51,12 +54,19 @@ class Line(NamedTuple):
 
     @property
     def is_unknown(self) -> bool:
-        """Whether nobody has seen the scheduler allocate a claim."""
+        """Return whether the line's scheduler is unknown: it was never seen allocating a claim.
+
+        Then only a few pods of the line are tried at a time.
+        """
         return self.scheduler is _UNKNOWN
 
 
 class _Silence:
-    """How often in a row pods were not bound in time, and until when no other one is tried after the last."""
+    """How often in a row a scheduler has not bound pods in time.
+
+    ``times`` is that number. It is counted for each line: the pods that wait for one scheduler and have one limit. No
+    other pod of the line is tried before ``not_before``.
+    """
 
     __slots__ = ("not_before", "times")
 
@@ -66,18 +76,19 @@ class _Silence:
 
 
 class Pace:
-    """Pods that were lifted and that their scheduler has said nothing of yet.
+    """The pods without a gate that wait for their scheduler's answer, and how many more may wait.
 
-    kube-scheduler with its default client limits binds 12 pods with claims a second. A thousand promises made at once
-    would mostly end before it came to them.
+    kube-scheduler with its default client limits binds 12 pods with claims a second. If a thousand pods got tentative
+    placements at once, most of these would end before the scheduler came to the pods.
 
-    They are counted by scheduler and namespace, so silent pods hold up no others. All schedulers that nobody has seen
-    allocate a claim yet count as one for each tenant: a name that nothing answers to costs its author one try at a
-    time, with a pause after each that grows.
+    Pods are counted by scheduler and namespace, in a ``Line``. So pods whose scheduler does not answer do not delay
+    others. A scheduler is unknown until it allocates a claim. All unknown schedulers count as one for each tenant. So
+    if pods name a scheduler that does not exist, only one pod of their tenant is tried at a time. The pause after each
+    grows.
     """
 
     def __init__(self, tenant: Callable[[str], str] = lambda _: "") -> None:
-        """Begin with no pod; ``tenant`` returns the tenant of a namespace, empty if there are no tenants."""
+        """Make an object without pods; ``tenant`` returns the tenant of a namespace, empty if there are no tenants."""
         self._tenant = tenant
         self._known: dict[str, None] = dict.fromkeys(_DEFAULT)  # schedulers that allocate claims
         self._waiting: dict[Line, dict[Key, None]] = {}  # by line: pods that its scheduler has said nothing of yet
@@ -86,13 +97,19 @@ class Pace:
         self._bound: collections.OrderedDict[Line, collections.deque[float]] = collections.OrderedDict()  # latest last
 
     def line(self, namespace: str, waits: Waits) -> Line:
-        """Return the line in which a namespace's pods wait for a scheduler."""
+        """Return the line in which pods of a namespace with this scheduler are counted.
+
+        A line is the pods that wait for one scheduler and have one limit.
+        """
         if waits.scheduler in self._known:
             return Line(waits.scheduler, namespace, waits.is_open)
         return Line(_UNKNOWN, self._tenant(namespace) or namespace)
 
     def room(self, line: Line, now: float) -> bool:
-        """Return whether another pod's gate may be removed for the scheduler of a line."""
+        """Return whether one more pod of this line may lose its gate and wait for the scheduler.
+
+        False if as many pods wait as the scheduler can bind in time.
+        """
         waiting, silence = len(self._waiting.get(line, ())), self._silence.get(line)
         if line.is_unknown:
             return waiting < OF_UNKNOWN and (silence is None or now >= silence.not_before)
@@ -106,20 +123,31 @@ class Pace:
         return waiting < len(bound) / WINDOW_S * AHEAD_S
 
     def lifted(self, key: Key, waits: Waits) -> None:
-        """Note that a pod's gate was removed and the pod waits for its scheduler."""
+        """Record that a pod's scheduling gate was removed: the pod now waits for its scheduler.
+
+        Args:
+            key: The pod.
+            waits: The scheduler, and whether it may place the pod on many nodes.
+        """
         if key not in self._line:
             line = self._line[key] = self.line(key[0], waits)
             self._waiting.setdefault(line, {})[key] = None
 
     def allocates(self, scheduler: str) -> None:
-        """Note that a scheduler allocated a claim and bound its pod."""
+        """Record a scheduler as known, because it allocated a claim."""
         if scheduler not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 del self._known[next(name for name in self._known if name not in _DEFAULT)]
             self._known[scheduler] = None
 
     def answered(self, key: Key, now: float, *, bound: bool) -> None:
-        """Note that a pod was bound, or waits for its scheduler no more."""
+        """Record that a pod does not wait for its scheduler any more, bound or not.
+
+        Args:
+            key: The pod.
+            now: The time, seconds of the event loop's clock.
+            bound: Whether the scheduler bound the pod; else the wait ended for another reason.
+        """
         line = self._drop(key)
         if line is None or not bound:
             return
@@ -133,9 +161,10 @@ class Pace:
                 del self._silence[line]
 
     def silent(self, keys: Iterable[Key], now: float) -> float:
-        """Note that a workload's pods were not bound in time; those that wait for no scheduler count for nothing.
+        """Record that pods of a workload were not bound in time. Return until when to pause.
 
-        Returns until when no other one of their lines is tried.
+        The pause is for pods in the same lines: those that wait for the same scheduler and have the same limit. Pods in
+        ``keys`` that wait for no scheduler are ignored.
         """
         until = now
         for line in {line for key in keys if (line := self._drop(key)) is not None}:
@@ -151,7 +180,10 @@ class Pace:
         return until
 
     def _drop(self, key: Key) -> Line | None:
-        """Remove a pod from those that wait for a scheduler. Returns its line; None if it was in none."""
+        """Remove a pod from those that wait for a scheduler, and return its line.
+
+        A line is the pods that wait for one scheduler and have one limit. None if the pod did not wait.
+        """
         line = self._line.pop(key, None)
         if line is not None:
             del self._waiting[line][key]

@@ -1,8 +1,9 @@
-"""The share of each tenant: its GPU time, decayed, with what it has now, over its weight. No I/O.
+"""The share of each tenant: its decayed GPU time plus its present GPUs, divided by its weight. No I/O.
 
-Usage halves with each half-life, as in Slurm's fair share and Kueue's AdmissionFairSharing. What a tenant holds or was
-promised counts in addition for some time ahead, as an entry penalty does: else whoever has had little would get all
-that is free at once, before any of it has become usage. A promise that comes to nothing leaves nothing.
+Used GPU time halves with each half-life, as in Slurm's fair share and Kueue's AdmissionFairSharing. In addition, the
+GPUs that a tenant has now, allocated or in tentative placements, count as if it had already used them for some time.
+Otherwise a tenant with little usage would get all free GPUs at once, before any of them counts as used. A tentative
+placement that fails leaves no usage. ``Tenants`` calls this module.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ _WRONG: Final = 1e-3  # GPUs; what adding up fractions may lose is far less
 
 
 class _Account:
-    """One tenant's usage.
+    """The usage of one tenant or namespace.
 
     Attributes:
         used: GPU-seconds, decayed until ``since``.
-        held: GPUs that it has.
-        charged: GPUs that it has or was promised.
+        held: GPUs that are allocated to the tenant or namespace now.
+        charged: ``held``, and the GPUs in its tentative placements.
     """
 
     __slots__ = ("charged", "held", "since", "used")
@@ -40,20 +41,24 @@ def _itself(namespace: str) -> str:
 
 
 class Shares:
-    """Usage by tenant, to be compared at any time; a change or a question costs the same however many there are.
+    """GPU time by tenant. The cost of a change or a query does not depend on the number of tenants.
 
-    It is counted by namespace, and also for each tenant, which is the sum over its namespaces: all decay alike.
+    GPU time is counted for each namespace, and for each tenant as the sum of its namespaces. These sums stay right,
+    because all usage decays at the same rate.
 
     Attributes:
-        half_life_s: After how long usage counts half; see ``decay_by``.
-        ahead_s: For how long what a tenant has counts in advance.
-        lowered: The ``turn`` of this tenant may be less than it was; None for all tenants.
+        half_life_s: After how many seconds usage counts half; see ``decay_by``.
+        ahead_s: For how many seconds the current GPUs of a tenant count in advance.
+        lowered: Event: the ``turn`` of this tenant may be less than before; None for all tenants.
     """
 
     def __init__(
         self, clock: Callable[[], float], *, half_life_s: float = HALF_LIFE_S, ahead_s: float = AHEAD_S
     ) -> None:
-        """Begin with nothing used, each namespace a tenant; ``clock`` gives seconds and never goes back."""
+        """Make an object without usage, in which each namespace is a tenant.
+
+        ``clock`` returns seconds and never goes back. The other arguments are attributes.
+        """
         self._clock = clock
         self.half_life_s = half_life_s
         self._rate = math.log(2) / half_life_s
@@ -65,7 +70,11 @@ class Shares:
         self._tenants: dict[str, _Account] = {}  # usage by tenant
 
     def regroup(self, of: Callable[[str], str]) -> None:
-        """Assign namespaces to these tenants, with the GPU time that they have had."""
+        """Assign all namespaces to tenants, together with the GPU time that they have used.
+
+        Args:
+            of: A function that returns the tenant of a namespace.
+        """
         self._of = of
         self._tenants = {}
         for namespace in self._namespaces:
@@ -76,7 +85,7 @@ class Shares:
         self.lowered(None)
 
     def move(self, namespace: str, before: str) -> None:
-        """Assign a namespace to another tenant, with the GPU time that it has had."""
+        """Move a namespace from tenant ``before`` to its current tenant, with the GPU time that it has used."""
         if namespace not in self._namespaces:
             return
         moved = self._settled(self._namespaces, namespace)
@@ -89,7 +98,7 @@ class Shares:
             self.lowered(tenant)
 
     def tenants(self) -> tuple[str, ...]:
-        """Return the tenants that have, or had, GPU time."""
+        """Return the tenants that have GPUs, or have used GPU time."""
         return tuple(self._tenants)
 
     def used(self, tenant: str) -> float:
@@ -98,12 +107,12 @@ class Shares:
         return 0.0 if account is None else self._used(account, self._clock())
 
     def held(self, tenant: str) -> tuple[float, float]:
-        """Return how many GPUs a tenant is given, and how many it is given or promised."""
+        """Return how many GPUs a tenant has: without and with those in its tentative placements."""
         account = self._tenants.get(tenant)
         return (0.0, 0.0) if account is None else (account.held, account.charged)
 
     def share(self, tenant: str, weight: float = 1.0) -> float:
-        """Return a tenant's share: GPU time and what counts in advance, GPU-seconds over weight."""
+        """Return a tenant's share: used and advance GPU-seconds, divided by its weight."""
         account = self._tenants.get(tenant)
         if account is None:
             return 0.0
@@ -114,20 +123,21 @@ class Shares:
         return (used + account.charged * self.ahead_s) / weight
 
     def turn(self, tenant: str, weight: float = 1.0) -> float:
-        """Return a tenant's share as at one moment: it never falls by itself while time goes by.
+        """Return a tenant's share in a form that never falls as time passes.
 
-        All shares decay alike, so tenants compare as by ``share``.
+        The result is the share divided by the decay since a fixed moment. The order of tenants is the same as by
+        ``share``, because all shares decay at the same rate.
         """
         halved = (self._clock() - self._epoch) * self._rate
         return self.share(tenant, weight) * math.exp(min(halved, _MOST_E))
 
     def holds(self, namespace: str, held: float, charged: float) -> None:
-        """Count so many more GPUs of a namespace for its tenant's share; fewer, if negative.
+        """Add GPUs of a namespace to its tenant's share; negative numbers subtract them.
 
         Args:
-            namespace: Whose they are.
-            held: GPUs, parts as fractions, that it is given.
-            charged: GPUs that it is given or promised.
+            namespace: The namespace.
+            held: GPUs that are allocated to it. A fraction of a GPU counts as that fraction.
+            charged: ``held``, and the GPUs in its tentative placements.
         """
         for accounts, key in ((self._namespaces, namespace), (self._tenants, self._of(namespace))):
             account = self._settled(accounts, key)
@@ -141,7 +151,12 @@ class Shares:
             self.lowered(self._of(namespace))
 
     def restart(self, used: Mapping[str, float], now: Mapping[str, tuple[float, float]]) -> None:
-        """Count shares again from what namespaces used until now, and from what they have."""
+        """Replace all counted GPU time and all present GPUs, for example when a new leader begins.
+
+        Args:
+            used: The GPU-seconds that each namespace has used.
+            now: For each namespace, its allocated GPUs, and these plus the GPUs in tentative placements.
+        """
         self._namespaces = {}
         for namespace in used.keys() | now.keys():
             account = self._settled(self._namespaces, namespace)
@@ -150,7 +165,11 @@ class Shares:
         self.regroup(self._of)
 
     def correct(self, now: Mapping[str, tuple[float, float]]) -> list[str]:
-        """Correct the GPUs of namespaces in shares by their claims. Returns those that were wrong."""
+        """Correct the GPUs that each namespace has now. Return the namespaces whose numbers were wrong.
+
+        Args:
+            now: For each namespace, its allocated GPUs, and these plus the GPUs in tentative placements.
+        """
         wrong = []
         for namespace in self._namespaces.keys() | now.keys():
             account, (held, charged) = self._namespaces.get(namespace), now.get(namespace, (0.0, 0.0))
@@ -179,15 +198,19 @@ class Shares:
         return account
 
     def _used(self, account: _Account, now: float) -> float:
-        """Return usage at a time: what was used before decays, and so does what is used meanwhile, from then on.
+        """Return an account's usage at a time, GPU-seconds.
 
-        With rate g since s: integral of g * 2^-((now - x) / H) dx = g * H / ln 2 * (1 - 2^-((now - s) / H)).
+        This is the decayed earlier usage, and the usage since then, which decays, too. With g GPUs since s and
+        half-life H, the latter is the integral of g * 2^-((now - x) / H) dx = g * H / ln 2 * (1 - 2^-((now - s) / H)).
         """
         lost = math.expm1((account.since - now) * self._rate)  # 2^-(...) - 1, exact for moments of a half-life of years
         return account.used + lost * (account.used - account.held / self._rate)
 
     def _tidy(self, accounts: dict[str, _Account], key: str) -> None:
-        """Keep no rounding errors, and nobody who has nothing and had nothing worth a second."""
+        """Correct rounding errors of an account that has no GPUs.
+
+        The account is removed if it also has less than 0.001 GPU-seconds.
+        """
         account = accounts[key]
         if abs(account.charged) < 1e-9 and abs(account.held) < 1e-9:
             account.held = account.charged = 0.0

@@ -1,4 +1,7 @@
-"""Whose workloads are next, without asking each tenant each time."""
+"""Finds the tenant and the namespace whose workload is next, without comparing all tenants each time.
+
+``Queue`` uses it.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,24 @@ Turn = tuple[int, float, str, str]
 
 
 def turn_of(order: Order, share: float = 0.0) -> Turn:
-    """Return a workload's position among all tenants, by its order in its tenant and the tenant's share."""
+    """Return a workload's position among the workloads of all tenants.
+
+    Args:
+        order: Its order among the workloads of its tenant: priority, time and key.
+        share: Its tenant's share: GPU time divided by weight. The share counts after the priority and before the time.
+    """
     return order[0], share, order[1], order[2]
 
 
 class _Round:
-    """Looks at workloads of one priority, until all of its askers have had their turn.
+    """One round of tries: for workloads of one priority, until each asker had its turn.
 
     Attributes:
-        vain: By asker: evaluations in vain.
-        behind: Askers that have stepped back.
-        costly: Lines for whose cost they did, while no other asker has been looked at since.
-        served: Evaluations that led to a place since an asker stepped back.
+        vain: For each asker (the pods, or the gangs, of one namespace), the evaluations of nodes that found no place.
+        behind: Askers that let all others go first, because their tries cost much in vain.
+        costly: Lines of workloads whose tries made an asker let the others go first. The list is emptied when another
+            workload is tried.
+        served: Evaluations of nodes that found a place, since an asker was put behind the others.
     """
 
     __slots__ = ("behind", "costly", "served", "vain")
@@ -41,21 +50,22 @@ class _Round:
 
 
 class Turns:
-    """Tenants by their first workloads, and of each tenant its askers: its namespaces, and gangs apart from pods.
+    """Tenants ordered by their first workloads, and for each tenant its askers.
 
-    Only tenants are compared by share. A share grows with time, which changes nothing among a tenant's askers.
+    Each namespace has two askers: one for its pods, and one for its gangs. Shares are compared only between tenants. A
+    share changes with time, and that never changes the order of one tenant's askers.
 
-    An asker whose workloads were looked at in vain for long steps back until all others of the priority had their turn.
-    So looks that cost much and lead to nothing delay nobody else of that priority for long, however little GPU time
-    their tenant has had.
+    If tries for an asker's workloads have cost much and found no place, the asker steps back until all other askers of
+    the priority had their turn. So such tries do not delay other askers of that priority for long, even if their tenant
+    has used little GPU time.
     """
 
     def __init__(self, rank: Callable[[Asker], Rank | None], share: Callable[[str], float]) -> None:
-        """Begin with no asker.
+        """Make an object without askers.
 
         Args:
-            rank: Returns the rank of an asker's first workload; None if none may be served.
-            share: Returns what a tenant has had for its weight.
+            rank: Returns the rank of an asker's first workload; None if none of its workloads may be served.
+            share: Returns the share of a tenant: its GPU time divided by its weight.
         """
         self._rank, self._share = rank, share
         self._tenants: LazyHeap[str] = LazyHeap(self._of_tenant)
@@ -63,21 +73,31 @@ class Turns:
         self._rounds: dict[int, _Round] = {}  # by priority
 
     def put(self, asker: Asker) -> None:
-        """Note that an asker's first workload may come earlier than before."""
+        """Add an asker (the pods, or the gangs, of one namespace), or move it forward.
+
+        A known asker is moved if its first workload comes earlier than before.
+        """
         if (askers := self._askers.get(asker.tenant)) is None:
             askers = self._askers[asker.tenant] = LazyHeap(self._of_asker)
         askers.put(asker)
         self._tenants.put(asker.tenant)
 
     def lowered(self, tenant: str | None) -> None:
-        """Note that the share of a tenant may be less; None for all tenants."""
+        """Note that the share of a tenant may be less than before; None for all tenants."""
         for each in list(self._askers) if tenant is None else (tenant,):
             self._tenants.put(each)
 
     def looked(self, line: Line, priority: int, work: int, *, in_vain: bool) -> list[Line]:
-        """Count what a look at a workload cost, in evaluations of nodes.
+        """Count the cost of a try for a workload; it can put its asker last.
 
-        Returns the lines for whose cost askers stepped back, once another asker is looked at in their place.
+        An asker is the pods, or the gangs, of one namespace. Return the lines whose tries put an asker last earlier.
+        Another workload was tried since then, so the caller moves these lines back.
+
+        Args:
+            line: The line of the workload: the waiting workloads of its class and namespace.
+            priority: The first value of the workload's order.
+            work: The cost, in evaluations of nodes.
+            in_vain: Whether the try found no place.
         """
         round_ = self._rounds.get(priority)
         if round_ is None:
@@ -97,7 +117,10 @@ class Turns:
         return costly
 
     def first(self) -> Asker | None:
-        """Return the asker that is next; None if there is none."""
+        """Return the asker whose workload is next; None if there is none.
+
+        An asker is the pods, or the gangs, of one namespace.
+        """
         if (first := self._tenants.first()) is None:
             self._rounds.clear()
             return None
@@ -112,14 +135,20 @@ class Turns:
             self.put(asker)
 
     def _of_asker(self, asker: Asker) -> Position | None:
-        """Return the position of an asker among those of its tenant."""
+        """Return the position of an asker among the askers of its tenant.
+
+        An asker is the pods, or the gangs, of one namespace. None if none of its workloads may be served.
+        """
         if (rank := self._rank(asker)) is None:
             return None
         round_ = self._rounds.get(rank[0])
         return rank[0], round_ is not None and asker in round_.behind, *rank[1:]
 
     def _of_tenant(self, tenant: str) -> Position | None:
-        """Return the position of a tenant among all: that of its first asker, but by share before age."""
+        """Return the position of a tenant among all tenants; None if nothing of the tenant waits.
+
+        This is the position of the tenant's first waiting workload, with the tenant's share inserted before the age.
+        """
         askers = self._askers.get(tenant)
         if askers is None:
             return None

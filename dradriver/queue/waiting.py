@@ -31,20 +31,22 @@ _SPARE: Final = 16  # workloads that left, for which a heap is not made anew
 class Queue:
     """Workloads that need a place: by priority, then by their tenant's share, then the oldest first.
 
-    A line has the workloads of one equivalence class and one ``Asker``, in their order. Which tenant goes first is
-    decided for each workload, so nothing is sorted again while shares change.
+    A line has the workloads of one equivalence class and one ``Asker``, in their order. The tenant that goes first is
+    chosen again for each workload, so nothing must be sorted again when shares change.
 
-    A workload that finds no place blocks all of its class until GPUs, CPU or nodes become free, because a placement
-    never adds places. Then only the nodes that became free are asked about.
+    A workload that finds no place blocks all workloads of its class until GPUs, CPU or nodes become free, because a
+    placement never adds places. Then only the nodes that became free are tried.
 
-    A tenant's cap may deny a line some GPUs, or all. The line is then in a group of its own, which blocks no other
-    line, until the tenant uses less (``widen``). If such GPUs become free meanwhile, the line is not asked again.
+    A tenant's cap can deny a line some GPUs, or all. Then the line is in a separate group, which blocks no other lines.
+    The line stays there until the tenant uses less (``widen``). If the denied GPUs become free before that, the line is
+    not tried again.
 
-    If an asker stepped back (``Turns``) and others were looked at in its place, the line whose look cost so much goes
-    behind all workloads that wait by then. So the asker goes on with another line when GPUs become free again.
+    A costly try without a place can make an asker step back (``Turns``). When others are tried in its place, the line
+    of that try goes behind all workloads that wait at that time. So the asker continues with another line when GPUs
+    become free again.
 
     Attributes:
-        rechecks: Decides which blocked groups are asked again.
+        rechecks: Decides which blocked groups are tried again.
     """
 
     def __init__(
@@ -61,14 +63,16 @@ class Queue:
         """Make an empty queue.
 
         Args:
-            nodes: The nodes. They say when something became free.
-            free: Returns the number of free GPUs of each node: (rows,).
-            tenant: Returns the tenant of a namespace. If it changes, put the workloads again.
+            nodes: The table of nodes, which records when something became free.
+            free: Returns the number of free GPUs of each row of the node table.
+            tenant: Returns the tenant of a namespace. If it changes, the caller must call ``put`` for the workloads
+                again.
             share: Returns the GPU time of a tenant, divided by its weight. The tenant with the least goes first.
-            partition: Returns the tenant whose partition limits a tenant; empty for none. Workloads of one equivalence
-                class must be able to get the same GPUs.
+            partition: Returns the tenant whose partition limits a tenant; empty if there is none. Workloads of
+                different partitions cannot get the same GPUs, so they are never in one group.
             closed: Returns the GPU products that a cap denies a workload now.
-            open_rows: Returns the nodes with GPUs of other products: (rows,); None for all nodes.
+            open_rows: Takes the products that a cap denies. Returns a bool for each row of the node table: whether the
+                node has GPUs of other products. None for all nodes.
         """
         self._nodes = nodes
         self._tenant = tenant
@@ -96,7 +100,10 @@ class Queue:
         return key in self._workloads
 
     def put(self, workload: PendingWorkload) -> Reason | None:
-        """Add a waiting workload to the queue. Returns why its equivalence class has no place, as far as known."""
+        """Add a waiting workload to the queue. Return why its equivalence class has no place.
+
+        None if the class may find a place, or if the reason is not known.
+        """
         kinds, namespace = workload.kinds, workload.key[0]
         asker = Asker(self._tenant(namespace), namespace, workload.is_gang)
         known = self._workloads.get(workload.key)
@@ -117,7 +124,7 @@ class Queue:
         return self._reason_of(workload, line)
 
     def drop(self, key: Key) -> None:
-        """Remove a waiting workload from the queue; an unknown one is no error."""
+        """Remove a waiting workload from the queue. Nothing happens if it is not there."""
         entry = self._workloads.pop(key, None)
         if entry is None:
             return
@@ -126,9 +133,13 @@ class Queue:
             self._forget(entry[1])
 
     def next(self) -> tuple[PendingWorkload, Bools | None] | None:
-        """Return the first waiting workload that may find a place, and the nodes to ask about (None: all).
+        """Return the first waiting workload that may find a place, and the nodes to try.
 
-        Answer with ``leave`` or ``block`` before asking again.
+        The caller must call ``leave`` or ``block`` for the workload before the next call of ``next``.
+
+        Returns:
+            The workload, and a bool for each row of the node table: whether to try the node (None: all nodes). None if
+            no workload may find a place.
         """
         while (first := self._first()) is not None:
             workload, line = first
@@ -155,7 +166,7 @@ class Queue:
 
         Args:
             workload: The workload.
-            work: What it cost to find its place, in evaluations of nodes.
+            work: The cost of finding its place, in evaluations of nodes.
         """
         entry = self._workloads.pop(workload.key, None)
         if entry is not None:
@@ -166,19 +177,17 @@ class Queue:
     def block(
         self, workload: PendingWorkload, reason: Reason | None, *, work: int = 0, by_limit: bool = False
     ) -> list[tuple[PendingWorkload, Reason]]:
-        """Record that a workload and its class found no place; return the reasons to write.
+        """Record that a workload and its class found no place. Return the workloads whose reason must be written.
 
-        Figures that change all the time would cost a write of each workload again and again. So only the first workload
-        of each line gets them whenever they change. The others get the reason without figures.
-
-        Figures that change all the time would cost a write of each workload again and again. So only the first workload
-        of each line is told them, whenever they change, and the others are told the reason without them.
+        Each is returned with its new reason. A reason can have figures that change all the time. If all workloads got
+        them, each change would cost a write for each workload. So only the first workload of each line gets them. The
+        others get the reason without these figures.
 
         Args:
             workload: The workload.
-            reason: Why; None if the reason has not changed.
-            work: What the look cost, in evaluations of nodes.
-            by_limit: Whether a limit, such as a cap, left it no GPUs, so that no node was asked.
+            reason: Why it found no place; None if the reason has not changed.
+            work: The cost of the try, in evaluations of nodes.
+            by_limit: Whether a limit, such as a cap, left it no GPUs, so that no node was tried.
         """
         entry = self._workloads.get(workload.key)
         if entry is None:
@@ -195,13 +204,20 @@ class Queue:
         return [news for of_asker in group.lines.values() for news in self._news(of_asker, reason)]
 
     def _looked(self, workload: PendingWorkload, line: Line, work: int, *, in_vain: bool) -> None:
-        """Count what a look cost, and move those lines behind others for whose cost their askers stepped back."""
+        """Count the cost of a try, and move back lines whose tries cost too much.
+
+        Args:
+            workload: The workload that was tried.
+            line: Its line.
+            work: The cost, in evaluations of nodes.
+            in_vain: Whether the try found no place.
+        """
         for costly in self._turns.looked(line, workload.order[0], work, in_vain=in_vain):
             self._moves += 1
             costly.behind = self._newest, self._moves
 
     def _found_no_place(self, group: Group) -> None:
-        """Take all workloads of a group out of those that may find a place."""
+        """Mark a group of equivalent workloads as blocked, so that ``next`` returns none of them."""
         group.failed_at = self._nodes.clock
         for line in list(group.lines.values()):
             line.queued = None
@@ -209,7 +225,10 @@ class Queue:
                 self._forget(line)
 
     def _news(self, line: Line, reason: Reason) -> list[tuple[PendingWorkload, Reason]]:
-        """Set the reason of a line, and return its workloads that must be told it, and what."""
+        """Store why the workloads of a line wait. Return those whose pods must show a new reason.
+
+        A line is the waiting workloads of one class and namespace. Each workload is returned with its reason.
+        """
         head = self._head(line)
         if head is None:
             return []
@@ -225,7 +244,10 @@ class Queue:
         return [(each, self._reason_of(each, line) or reason) for each, own_line in entries if own_line is line]
 
     def _reason_of(self, workload: PendingWorkload, line: Line) -> Reason | None:
-        """Return what a workload of a line is told: only the first one is told figures that change all the time."""
+        """Return why a workload of a line waits; None if that is not known.
+
+        Only the first workload of the line gets the figures that change all the time.
+        """
         if line.reason is None or not line.reason.stable:
             return line.reason
         if self._head(line) is not workload:
@@ -234,14 +256,18 @@ class Queue:
         return line.reason
 
     def closed(self, key: Key) -> Closed:
-        """Return the GPUs that a cap denied a waiting workload when its class was asked last."""
+        """Return the products that a cap denied a waiting workload when its class was last tried."""
         entry = self._workloads.get(key)
         return ANYWHERE if entry is None else entry[1].group.closed
 
     def widen(self, tenant: str) -> list[tuple[PendingWorkload, Reason]]:
-        """Note that a tenant has less than before: its cap may deny its waiting workloads nothing now.
+        """Treat a tenant's waiting workloads as if caps denied no GPUs; the tenant uses less now.
 
-        Returns those that find no place all the same, as others of their kind did not, with why.
+        Each moves to the group of equivalent workloads without denied GPUs. If such a group is blocked, the workloads
+        find no place either.
+
+        Returns:
+            The workloads whose reason must be written for that, each with its new reason.
         """
         news: list[tuple[PendingWorkload, Reason]] = []
         for line in sorted(self._capped_lines.get(tenant, ()), key=lambda line: line.heap[:1]):
@@ -254,7 +280,14 @@ class Queue:
         return news
 
     def _move(self, line: Line, closed: Closed) -> None:
-        """Move a line to the group of those that caps deny the same GPUs."""
+        """Move a line to another group of its equivalence class, because other GPU products are denied to it.
+
+        A line is the waiting workloads of one class and namespace.
+
+        Args:
+            line: The line.
+            closed: The products that caps deny the workloads of the new group.
+        """
         self._leave_group(line)
         tenant = line.asker.tenant
         whose = tenant if closed else self._partition(tenant)
@@ -264,7 +297,11 @@ class Queue:
             self._capped_lines.setdefault(tenant, set()).add(line)
 
     def _leave_group(self, line: Line) -> None:
-        """Remove a line from its group, which is forgotten if it is empty then."""
+        """Remove a line from its group; forget the group if no line is left.
+
+        A line is the waiting workloads of one equivalence class and namespace. A group is lines that may use the same
+        GPUs.
+        """
         group, tenant = line.group, line.asker.tenant
         if group.lines.pop(line.asker, None) is not None and not group.lines:
             self.rechecks.forget(group)
@@ -274,7 +311,7 @@ class Queue:
                 del self._capped_lines[tenant]
 
     def first_blocked(self) -> Iterator[PendingWorkload]:
-        """Return the first waiting workload of each tenant and class that found no place."""
+        """Yield the first waiting workload of each tenant and class that found no place."""
         for group in self.rechecks.blocked():
             firsts: dict[str, PendingWorkload] = {}
             for line in list(group.lines.values()):
@@ -284,13 +321,18 @@ class Queue:
             yield from firsts.values()
 
     def blocked(self) -> list[PendingWorkload]:
-        """Return the waiting workloads that found no place, in order."""
+        """Return the waiting workloads that found no place, in the order of the queue."""
         keys = {item[1] for group in self.rechecks.blocked() for line in group.lines.values() for item in line.heap}
         found = [self._workloads[key][0] for key in keys if key in self._workloads]
         return sorted(found, key=lambda workload: self.turn(workload.key, workload.order))
 
     def turn(self, key: Key, order: Order) -> Turn:
-        """Return the position of a waiting workload among those of all tenants."""
+        """Return the position of a waiting workload among the workloads of all tenants.
+
+        Args:
+            key: The workload.
+            order: Its order among the workloads of its tenant.
+        """
         return turn_of(order, self._share(self._tenant(key[0])))
 
     def head(self) -> Turn | None:
@@ -298,22 +340,33 @@ class Queue:
         return None if (first := self._first()) is None else self.turn(first[0].key, first[0].order)
 
     def _first(self) -> tuple[PendingWorkload, Line] | None:
-        """Return the workload whose turn it is, with its line, the first of its asker's; None where none is left."""
+        """Return the workload that ``next`` would return, with its line; None if no workload may find a place.
+
+        The line is the waiting workloads of the same class and namespace.
+        """
         asker = self._turns.first()
         return None if asker is None else self._head_of(asker)
 
     def _rank(self, asker: Asker) -> Rank | None:
-        """Return the rank of an asker's first workload that may find a place; None if none is left."""
+        """Return the rank of an asker's first workload that may find a place; None if none is left.
+
+        An asker is the pods, or the gangs, of one namespace.
+        """
         return None if (head := self._head_of(asker)) is None else head[1].queued
 
     def lowered(self, tenant: str | None = None) -> None:
-        """Note that a tenant's share may be less, so that its waiting workloads come earlier; None for any tenant's."""
+        """Note that a tenant's share (GPU time over weight) may be smaller, so that its turn comes earlier.
+
+        Args:
+            tenant: The tenant; None for all tenants.
+        """
         self._turns.lowered(tenant)
 
     def _head_of(self, asker: Asker) -> tuple[PendingWorkload, Line] | None:
-        """Return the first workload of an asker that may find a place, with its line; None if there is none.
+        """Return a namespace's first pod or gang that may find a place, with its line; else None.
 
-        Entries of the heap can be out of date, because workloads come and leave. They are corrected at the top only.
+        The line is the waiting workloads of the same class and namespace. Entries of the heap can be out of date,
+        because workloads come and leave. Only the top entry is corrected.
         """
         heads = self._heads.get(asker)
         while heads:
@@ -336,7 +389,10 @@ class Queue:
         return None
 
     def _queue(self, line: Line) -> None:
-        """Have a line found by ``next``, under the rank of its first workload; forget it if it has none."""
+        """Put a line into its asker's heap, at the rank of the line's first workload; drop an empty line.
+
+        A line is the waiting workloads of one class and asker. An asker is the pods, or the gangs, of one namespace.
+        """
         head = self._head(line)
         if head is None:
             self._forget(line)
@@ -370,6 +426,9 @@ class Queue:
         return None
 
     def _member(self, item: tuple[Order, Key], line: Line) -> bool:
-        """Return whether an item of a line's heap is still a workload of the line."""
+        """Return whether an item of a line's heap is still a workload of the line.
+
+        A line is the waiting workloads of one class and namespace.
+        """
         entry = self._workloads.get(item[1])
         return entry is not None and entry[1] is line and entry[0].order == item[0]

@@ -1,4 +1,4 @@
-"""The workloads that the controller looks after. The dispatcher fills it; the other parts of the loop read it."""
+"""The workloads that the controller manages. The dispatcher fills it; the other parts of the loop read it."""
 
 from __future__ import annotations
 
@@ -9,29 +9,35 @@ from dradriver.queue.pending import PendingWorkload
 
 
 class WorkloadRegister(dict[Key, PendingWorkload]):
-    """Units by the key of their pod or gang.
+    """Workloads by the key of their pod or gang.
 
     Attributes:
-        newest: When the newest pod that was looked at was created; empty before the first.
+        newest: The creation time of the newest pod so far; empty before the first.
     """
 
     def __init__(self, tenants: Tenants) -> None:
-        """Make an empty register; ``tenants`` say what the priorities of a workload count."""
+        """Make an empty register; ``tenants`` give the highest priority that counts for a workload."""
         super().__init__()
         self.newest = ""
         self._tenants, self._entries = tenants, Entries(tenants)
 
     def add(self, workload: PendingWorkload) -> None:
-        """Look after a workload, or another state of it, from now on; call it while it is not in the queue."""
+        """Add a workload, or replace the workload with the same key.
+
+        Call it while the workload is not in the queue.
+        """
         self[workload.key] = workload
         workload.trust(self._tenants.highest(workload.key[0]))
         created = (member.pod.metadata.creation_timestamp or "" for member in workload.members)
         self.newest = max(self.newest, *created)
 
     def enter(self, workload: PendingWorkload) -> None:
-        """Have a workload take the position that it has now; call it while it is not in the queue."""
+        """Set the position of a workload that Kueue admits, before the workload enters the queue.
+
+        The position follows the time of the admission.
+        """
         self._entries.look(workload, self.newest)
 
     def has(self, workload: PendingWorkload) -> bool:
-        """Return whether this workload is in the register, and not another one of the same key."""
+        """Return whether this same object is in the register, and not another one with its key."""
         return self.get(workload.key) is workload

@@ -1,4 +1,8 @@
-"""Who may write now: so many at once, a lane for each namespace that delays no other, and a line of those that wait."""
+"""Decides which workloads' objects may be written now, and keeps the workloads that must wait.
+
+There is a limited number of slots, and a lane for each namespace. So slow writes in one namespace do not delay others.
+The controller's loop asks for a slot before each workload's writes.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +33,20 @@ LONGEST_ASKED_S: Final = 30.0  # that a server's own wish is heeded for
 
 
 class WaitReason(enum.Enum):
-    """What a workload waits for that could go on; its pod is told so where that is no matter of moments."""
+    """Why a workload's writes must wait. If the wait is long, the reason that people see on the pod says so."""
 
-    SLOT = "waits until other pods are written, or until the API server has had the pause that it asked for"
-    QUOTA = "a quota of this namespace is too busy for another claim"
-    NAMESPACE = "earlier writes in this namespace are not answered; a webhook may hold them up"
-    SCHEDULER = "waits until its scheduler has bound other pods of this namespace"
+    SLOT = "Waiting until other pods are written, or until the pause that the API server requested is over."
+    QUOTA = "Waiting to create the claim: other programs change the quota of this namespace too often."
+    NAMESPACE = "Waiting for answers to earlier writes in this namespace. A webhook may delay them."
+    SCHEDULER = "Waiting until the pod's scheduler has bound other pods of this namespace."
     UNKNOWN_SCHEDULER = (
-        "no scheduler of the name that the pod says has bound a pod with a claim yet: workloads for unknown schedulers "
-        "are tried one at a time, with a pause after each"
+        "Waiting: no scheduler with the pod's schedulerName has bound a pod with a claim yet. The controller tries "
+        "workloads for unknown schedulers one at a time, with a pause after each."
     )
 
     @property
     def why(self) -> Reason:
-        """Return why a pod waits for its write lane."""
+        """Return the reason that people see on a pod whose writes wait for this obstacle."""
         return Reason(_CAUSES[self], self.value)
 
 
@@ -59,12 +63,12 @@ Obstacle = tuple[WaitReason, str | Line]
 
 
 class Slot:
-    """One workload's right to write, one write after another.
+    """The right to write the objects of one workload, one write after another.
 
     Attributes:
-        since: When the write that is under way began, by the loop's clock; None once the slot was given back.
-        slow: Whether one of the writes was, so that the slot is another's.
-        revoked: Whether what was written meanwhile is being taken back: nothing more is to be written.
+        since: When the current write began, seconds of the event loop's clock; None once the slot was released.
+        slow: Whether a write of this workload was slow, so that its slot was given to another workload.
+        revoked: Whether the objects are being deleted again, so that the workload must write no more objects.
     """
 
     def __init__(self, lanes: Lanes, namespace: str, on_slow: Callable[[Slot], object]) -> None:
@@ -75,14 +79,14 @@ class Slot:
         self.begin()
 
     def begin(self) -> None:
-        """Note that a write begins in the slot; it is slow when it takes long, however long earlier ones took."""
+        """Record that a write begins in the slot. Each write is timed by itself."""
         self._stop()
         loop = asyncio.get_running_loop()
         self.since = loop.time()
         self._timer = loop.call_later(SLOW_S, self._overdue)
 
     def give_back(self) -> None:
-        """Release the slot for writes; call it once."""
+        """Release the slot. Call it once."""
         self._stop()
         self.since = None
         self._lanes.left(self._namespace, slow=self.slow)
@@ -99,9 +103,10 @@ class Slot:
 
 
 class _Flow:
-    """How many workloads may be written at once: trouble makes it one, and each success lets one more in.
+    """A limit of how many workloads may be written at once.
 
-    Trouble also pauses all, twice as long with each in a row; what was under way when the pause began says nothing new.
+    A failure sets the limit to one, and each success raises it by one. A failure also pauses all writes, twice as long
+    for each failure in a row. If a write was in progress when the pause began and then fails, it does not count again.
     """
 
     def __init__(self, *, longest_s: float) -> None:
@@ -112,7 +117,7 @@ class _Flow:
 
     @property
     def limited(self) -> bool:
-        """Return whether writes of a lane are limited: there was trouble, and too few writes went well since."""
+        """Return whether the limit is below its usual value, because of a failure."""
         return self.most < MOST
 
     def succeeded(self) -> None:
@@ -129,7 +134,11 @@ class _Flow:
 
 
 class _Lane(_Flow):
-    """A namespace: how many of its workloads are written, and of how many a write is slow."""
+    """The lane of one namespace: how many of its workloads are being written, and how many of them slowly.
+
+    Its own limit applies after the namespace's quota was busy: other programs changed the quota while a claim was
+    created.
+    """
 
     def __init__(self) -> None:
         super().__init__(longest_s=LONGEST_QUOTA_S)
@@ -137,12 +146,13 @@ class _Lane(_Flow):
 
 
 class Lanes:
-    """Slots for the writes of workloads, and the workloads that wait for one, oldest first.
+    """Slots for the writes of workloads, and the workloads that wait for a slot, oldest first.
 
-    Trouble with the server is all lanes', trouble with a namespace's quota is its own.
+    A failure of the API server pauses all lanes. A busy quota pauses the lane of its namespace: the API server refuses
+    a creation with a conflict if other programs change the quota at the same time.
 
     Attributes:
-        successes: Writes that were answered well.
+        successes: The number of writes that succeeded.
     """
 
     def __init__(
@@ -151,11 +161,11 @@ class Lanes:
         turn: Callable[[Key, Order], Turn] = lambda _, order: turn_of(order),
         tenant: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """Make lanes where nobody waits.
+        """Make lanes without workloads.
 
         Args:
-            on_room: Called whenever there may be room again.
-            turn: Gives a workload's turn among all, by its order among its tenant's.
+            on_room: Called whenever a slot may be free again.
+            turn: Returns a workload's position among the workloads of all tenants, from its key and its order.
             tenant: Returns the tenant of a namespace, empty if there are no tenants.
         """
         self._turn = turn
@@ -173,36 +183,44 @@ class Lanes:
 
     @property
     def idle(self) -> bool:
-        """Return whether no write is under way except slow ones."""
+        """Return whether no writes are in progress, except slow ones."""
         return not self._fast
 
     def paused(self) -> bool:
-        """Return whether writes are paused: the server is in trouble, or has asked for it."""
+        """Return whether writes are paused, because the API server failed or asked for a pause."""
         return asyncio.get_running_loop().time() < self._server.paused_until
 
     @property
     def troubled(self) -> bool:
-        """Return whether the server was in trouble lately, so that fewer writes may run at once."""
+        """Return whether the API server failed recently, so that fewer writes may run at once."""
         return self._server.limited
 
     def room(self) -> bool:
-        """Return whether another write may begin now, in a namespace that holds none up."""
+        """Return whether a slot is free and writes are not paused, for any namespace.
+
+        A single namespace can still have an obstacle.
+        """
         return self._fast < self._server.most and not self.paused()
 
     def writable(self, key: Key, order: Order) -> bool:
-        """Return whether a lane is open for writes to a workload's objects, other than new claims."""
+        """Return whether writes for a workload that create no claim may begin now.
+
+        If not, the workload is remembered, and ``next`` returns it later, as after ``obstacle``.
+        """
         return self.obstacle(key, order, creates=False) is None
 
     def obstacle(
         self, key: Key, order: Order, *, creates: bool = True, schedulers: Iterable[Waits] = ()
     ) -> WaitReason | None:
-        """Return what prevents a workload's writes now; ``next`` returns the workload when they may begin.
+        """Return why a workload's writes must wait; None if they may begin now.
+
+        If they must wait, the workload is remembered, and ``next`` returns it once its writes may begin.
 
         Args:
             key: The workload.
-            order: Its position among the workloads of its tenant that wait.
-            creates: Whether a claim is to be created, which counts for a quota.
-            schedulers: The schedulers that its pods would wait for next; none for writes that make no pod wait for one.
+            order: The workload's position among the waiting workloads of its tenant: priority, time, key.
+            creates: Whether a claim will be created, which counts for a quota.
+            schedulers: The schedulers that its pods would wait for after the writes; empty if they would wait for none.
         """
         obstacle: Obstacle
         if (reason := self._held_up(key[0], creates=creates)) is not None:
@@ -218,11 +236,11 @@ class Lanes:
         return obstacle[0]
 
     def next(self, head: Callable[[], Turn | None]) -> Key | None:
-        """Return the oldest workload whose writes need not wait any longer; None if there is none.
+        """Remove and return the first waiting workload whose writes may begin now; None if there is none.
 
         Args:
             head: Returns the position of the first workload in the queue. A workload that waited for a quota, a
-                namespace or a scheduler goes on only once it is before that one.
+                namespace or a scheduler continues only if its own position is before this one.
         """
         if not self._lots or not self.room():
             return None
@@ -235,7 +253,10 @@ class Lanes:
         return key
 
     def forget(self, key: Key) -> None:
-        """Forget that a workload's writes wait; an unknown one is no error."""
+        """Remove a workload from the workloads whose writes wait.
+
+        Nothing happens if it does not wait.
+        """
         entry = self._waiting.pop(key, None)
         if entry is None:
             return
@@ -249,7 +270,13 @@ class Lanes:
             self._lots[cause] = sorted({item for item in lot if self._here(item, cause)})
 
     def _held_up(self, namespace: str, *, creates: bool) -> WaitReason | None:
-        """Return why the next writes in a namespace must wait, if they must; a quota counts those that create."""
+        """Return what keeps writes in a namespace from beginning now; None if they may begin.
+
+        Args:
+            namespace: The namespace.
+            creates: Whether a claim will be created. Only then a busy quota, which other programs are changing, is a
+                reason to wait.
+        """
         lane = self._lanes.get(namespace)
         if lane is None:
             return None
@@ -262,7 +289,10 @@ class Lanes:
         return None
 
     def _full_line(self, namespace: str, schedulers: Iterable[Waits]) -> Line | None:
-        """Return the line of pods for the first of some schedulers without room for another; None if all have room."""
+        """Return the first of these schedulers that already has enough pods of a namespace.
+
+        The result is the line: the pods that wait for one scheduler and are counted together. None if all have room.
+        """
         now = asyncio.get_running_loop().time()
         lines = (self._pace.line(namespace, scheduler) for scheduler in schedulers)
         return next((line for line in lines if not self._pace.room(line, now)), None)
@@ -276,7 +306,14 @@ class Lanes:
         heapq.heappush(self._lots.setdefault(cause, []), (order, key))
 
     def _over(self, cause: Obstacle, queue_head: Turn | None) -> bool:
-        """Return whether an obstacle is gone and it is the turn of the first workload that waits for it."""
+        """Return whether the first workload that waits for an obstacle may write now.
+
+        True if the obstacle is gone, and the workload is not behind the first workload of the queue.
+
+        Args:
+            cause: The obstacle.
+            queue_head: The position of the first workload of the queue; None if the queue is empty.
+        """
         match cause:
             case (WaitReason.NAMESPACE | WaitReason.QUOTA) as reason, str() as namespace:
                 is_over = self._held_up(namespace, creates=reason is WaitReason.QUOTA) is None
@@ -291,38 +328,46 @@ class Lanes:
         return self._turn(key, order) < queue_head
 
     def _lot(self, cause: Obstacle) -> list[tuple[Order, Key]]:
-        """Return the heap of the workloads that wait for an obstacle, with a current entry at its top."""
+        """Return the workloads that wait for an obstacle, as a heap whose first entry is up to date."""
         lot = self._lots[cause]
         while not self._here(lot[0], cause):
             heapq.heappop(lot)
         return lot
 
     def _here(self, item: tuple[Order, Key], cause: Obstacle) -> bool:
-        """Return whether an entry of a heap is current: its workload still waits for this obstacle, in this order."""
+        """Return whether the workload of a heap entry still waits for this obstacle.
+
+        False also if the workload has another position now.
+        """
         return self._waiting.get(item[1]) == (cause, item[0])
 
     # What is written.
 
     def take(self, namespace: str, on_slow: Callable[[Slot], object]) -> Slot:
-        """Return a slot for the writes of one workload; ask ``obstacle`` first.
+        """Return a slot: the right to write the objects of one workload. Call it only if ``obstacle`` returned None.
 
         Args:
-            namespace: The workload's.
-            on_slow: Called once a write has taken so long that the slot is another's, for each such write.
+            namespace: The workload's namespace.
+            on_slow: Called for each write that takes so long that another workload gets the slot.
         """
         self._fast += 1
         self._lanes.setdefault(namespace, _Lane()).under_way += 1
         return Slot(self, namespace, on_slow)
 
     def slowed(self, namespace: str) -> None:
-        """Note that a slow write's slot was given to another."""
+        """Record that a write in a namespace takes long, so that its slot goes to another workload."""
         self._fast -= 1
         self._slow += 1
         self._lanes[namespace].slow += 1
         self._on_room()
 
     def left(self, namespace: str, *, slow: bool) -> None:
-        """Note that a slot for writes was released, and whether it was another's already."""
+        """Record that a workload released its slot.
+
+        Args:
+            namespace: The workload's namespace.
+            slow: Whether the slot had already been given to another workload, because a write was slow.
+        """
         lane = self._lanes[namespace]
         lane.under_way -= 1
         if slow:
@@ -334,38 +379,53 @@ class Lanes:
         self._on_room()
 
     def lifted(self, key: Key, waits: Waits) -> None:
-        """Note for the write lanes that a pod's gate was removed and the pod waits for its scheduler."""
+        """Record that a pod's gate was removed, so that the pod waits for its scheduler now."""
         self._pace.lifted(key, waits)
 
     def answered(self, key: Key, *, bound: bool) -> None:
-        """Note for the write lanes that a pod was bound, or waits for its scheduler no more."""
+        """Record that a pod does not wait for its scheduler any more.
+
+        Args:
+            key: The pod.
+            bound: Whether the reason is that the scheduler bound the pod.
+        """
         self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
 
     def allocates(self, scheduler: str) -> None:
-        """Note for the write lanes that a scheduler allocated a claim and bound its pod."""
+        """Record a scheduler as known, because it allocated a claim."""
         self._pace.allocates(scheduler)
 
     def silent(self, keys: Iterable[Key]) -> None:
-        """Note for the write lanes that pods of one workload were not bound in time, as far as they wait for that."""
+        """Record that pods of one workload were not bound in time.
+
+        Pods in ``keys`` that wait for no scheduler are ignored.
+        """
         loop = asyncio.get_running_loop()
         if (until := self._pace.silent(keys, loop.time())) > loop.time():
             loop.call_at(until + EARLY_S, self._on_room)
 
     def succeeded(self, *, created_in: str = "") -> None:
-        """Note that the server answered a write well; of a creation, in which namespace."""
+        """Record that a write succeeded.
+
+        Args:
+            created_in: If the write created a claim, its namespace; else empty.
+        """
         self.successes += 1
         self._server.succeeded()
         if created_in:
             self._lanes[created_in].succeeded()
 
     def failed(self, error: DriverError) -> None:
-        """Note that a write failed because the server is in trouble."""
+        """Record that a write failed because of the API server (``error``). All writes pause."""
         loop = asyncio.get_running_loop()
         self._server.failed(loop.time(), asked_s(error, LONGEST_ASKED_S))
         loop.call_at(self._server.paused_until + EARLY_S, self._on_room)
 
     def crowded(self, namespace: str) -> None:
-        """Note for the write lanes that a namespace's quota was too busy for a creation, whose slot is still taken."""
+        """Record that the API server refused to create a claim, because the quota of its namespace was busy.
+
+        Call it before the slot is released.
+        """
         loop = asyncio.get_running_loop()
         lane = self._lanes[namespace]
         lane.failed(loop.time())
@@ -373,7 +433,10 @@ class Lanes:
         loop.call_at(lane.paused_until + QUOTA_REMEMBERED_S + EARLY_S, self._tidy, namespace)
 
     def _tidy(self, namespace: str) -> None:
-        """Keep nothing of a namespace where no write is under way, and whose quota was not busy lately."""
+        """Forget the record of a namespace without writes and without a busy quota.
+
+        A quota is busy if other programs changed it while a claim was created.
+        """
         lane, now = self._lanes.get(namespace), asyncio.get_running_loop().time()
         if lane is None or lane.under_way or (lane.limited and now < lane.paused_until + QUOTA_REMEMBERED_S):
             return

@@ -1,4 +1,4 @@
-"""The checks that every ``Machine`` must pass, whoever made it."""
+"""The checks that every ``Machine`` must pass, from whatever source it comes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ MAX_LINKS = 1024  # far above any part; keeps nonsense out of later arithmetic
 
 
 def check(machine: Machine) -> Machine:
-    """Check a machine, and return it: every reader and decision may rely on it then.
+    """Check a machine against all rules, and return it.
+
+    Readers and decisions rely on the rules, such as different uuids and a PCI tree with parents first.
 
     Raises:
         TopologyError: With the field, its value and what is allowed there.
     """
     if not machine.gpus:
-        raise TopologyError("gpus: empty; a machine has at least one GPU")
+        raise TopologyError("gpus: the list is empty. A machine has at least one GPU.")
     _check_texts(machine)  # first, because later messages show the texts
     _check_gpus(machine)
     release(machine.nccl_version)  # raises if it is no version
@@ -55,7 +57,9 @@ def check(machine: Machine) -> Machine:
         for j, path in enumerate(row):
             if path is PathType.SELF:
                 # The text names the numbers of ``PathType``, because the file has numbers.
-                raise TopologyError(f"nic_paths[{nic_position}][{j}]: 0 (self); a NIC is no GPU, write 1 to 5")
+                raise TopologyError(
+                    f"nic_paths[{nic_position}][{j}]: 0 (self) is not possible between a NIC and a GPU. Write 1 to 5."
+                )
     # Paths between two NICs, and which GPUs may be used together: few machines have them.
     if machine.nic_pairs is not None:
         _check_nic_pairs(machine.nic_pairs, len(machine.nics))
@@ -65,7 +69,9 @@ def check(machine: Machine) -> Machine:
 
 
 def _check_texts(value: object, at: str = "") -> None:
-    """Raise unless UTF-8 can hold every text: file names may bring lone surrogates along, and JSON has none.
+    """Raise unless UTF-8 can encode every text.
+
+    File names can contain lone surrogates, which JSON cannot write.
 
     Args:
         value: The machine, or a field of it.
@@ -81,7 +87,7 @@ def _check_texts(value: object, at: str = "") -> None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise TopologyError(f"{at}: {value!r}; write text that UTF-8 can hold") from None
+            raise TopologyError(f"{at}: {value!r} is not valid UTF-8. Write text that UTF-8 can hold.") from None
 
 
 def _check_gpus(machine: Machine) -> None:
@@ -99,24 +105,29 @@ def _check_gpus(machine: Machine) -> None:
             # A bus id may be unknown, which is empty.
             if key in first_with and value != "":
                 raise TopologyError(
-                    f"gpus[{i}].{field}: {value!r} is also gpus[{first_with[key]}]'s; each needs its own"
+                    f"gpus[{i}].{field}: {value!r} is also the value of gpus[{first_with[key]}]. Each GPU needs its "
+                    f"own."
                 )
             first_with[key] = i
     for i, gpu in enumerate(machine.gpus):
         at = f"gpus[{i}]"
         if i and gpu.index <= machine.gpus[i - 1].index:
-            raise TopologyError(f"{at}.index: {gpu.index} is not above the one before; sort by index")
+            raise TopologyError(f"{at}.index: {gpu.index} is not above the previous index. Sort the GPUs by index.")
         if not is_identity(gpu.uuid):
             raise TopologyError(
-                f"{at}.uuid: {gpu.uuid!r}; write what the vendor's tool prints (nvidia-smi -L: GPU- and a UUID), "
-                "1 to 63 letters, digits and, inside, hyphens"
+                f"{at}.uuid: {gpu.uuid!r} is not valid. Write what the vendor's tool prints (nvidia-smi -L: GPU- and "
+                f"a UUID): "
+                "1 to 63 letters, digits and hyphens. A hyphen must not be at the start or the end."
             )
         if gpu.vendor not in VENDORS or gpu.vendor != machine.gpus[0].vendor:
             raise TopologyError(
-                f"{at}.vendor: {gpu.vendor!r}; write one of {', '.join(VENDORS)}, the same for all GPUs of a machine"
+                f"{at}.vendor: {gpu.vendor!r} is not allowed. Write one of: {', '.join(VENDORS)}. All GPUs of a "
+                f"machine have the same vendor."
             )
         if gpu.pci and not is_bus_id(gpu.pci):
-            raise TopologyError(f"{at}.pci: {gpu.pci!r}; write it as /sys does: 0000:06:00.0")
+            raise TopologyError(
+                f"{at}.pci: {gpu.pci!r} is not a PCI address. Write it as in /sys, for example 0000:06:00.0."
+            )
         for field in ("index", "minor", "numa", "memory_mib", "power_watts", "pcie_gbps", "c2c_gbps"):
             _check_number(getattr(gpu, field), f"{at}.{field}")
         # UNSET: the driver's own tools number the GPU as ``index`` does.
@@ -124,39 +135,50 @@ def _check_gpus(machine: Machine) -> None:
             _check_number(gpu.driver_index, f"{at}.driver_index")
         for n, device in enumerate(gpu.mig or ()):
             if not is_mig_uuid(device.uuid):
-                raise TopologyError(f"{at}.mig[{n}].uuid: {device.uuid!r}; write MIG- and a lower-case UUID")
+                raise TopologyError(
+                    f"{at}.mig[{n}].uuid: {device.uuid!r} is not valid. Write MIG- and a lower-case UUID."
+                )
             for field in ("slot", "gpu_instance", "compute_instance", "memory_mib", "profile_id", "start"):
                 _check_number(getattr(device, field), f"{at}.mig[{n}].{field}")
         _check_profiles(gpu, at)
         if not 0 <= gpu.switch_links <= MAX_LINKS:
-            raise TopologyError(f"{at}.switch_links: {gpu.switch_links}; 0 to {MAX_LINKS} is allowed")
+            raise TopologyError(f"{at}.switch_links: {gpu.switch_links} is not allowed. Write 0 to {MAX_LINKS}.")
 
 
 def _check_profiles(gpu: Gpu, at: str) -> None:
     if len({profile.name for profile in gpu.profiles}) < len(gpu.profiles) or len(gpu.profiles) > MOST_PROFILES:
-        raise TopologyError(f"{at}.profiles: {len(gpu.profiles)}; at most {MOST_PROFILES}, each with a name of its own")
+        raise TopologyError(
+            f"{at}.profiles: {len(gpu.profiles)} profiles. At most {MOST_PROFILES} are allowed, each with a name of "
+            f"its own."
+        )
     for n, profile in enumerate(gpu.profiles):
         check_profile(profile, f"{at}.profiles[{n}]")
 
 
 def check_profile(profile: MigProfile, at: str) -> None:
-    """Check a MIG profile: raise unless it can exist; ``at`` says where it stands in the machine.
+    """Check that a MIG profile is possible; ``at`` is its place in the machine, for the message.
 
     Raises:
-        TopologyError: It cannot.
+        TopologyError: The profile is not possible.
     """
     if not is_mig_profile(profile.name):
-        raise TopologyError(f"{at}.name: {profile.name!r}; write it as nvidia-smi mig -lgip does: 1g.10gb")
+        raise TopologyError(
+            f"{at}.name: {profile.name!r} is not a MIG profile. Write it as nvidia-smi mig -lgip prints it, for "
+            f"example 1g.10gb."
+        )
     for field in ("id", "compute", "memory_mib", "most"):
         _check_number(getattr(profile, field), f"{at}.{field}")
     starts = profile.starts
     if not 1 <= profile.size <= _MOST_SLICES or any(not 0 <= s <= _MOST_SLICES - profile.size for s in starts):
-        raise TopologyError(f"{at}: {profile.size} slices at {starts}; a GPU has at most {_MOST_SLICES}")
+        raise TopologyError(
+            f"{at}: {profile.size} slices at {starts} do not fit. A GPU has at most {_MOST_SLICES} slices."
+        )
     if list(starts) != sorted(set(starts)):
-        raise TopologyError(f"{at}.starts: {starts}; write each once, ascending")
+        raise TopologyError(f"{at}.starts: {starts} is not valid. Write each start once, in ascending order.")
     if len(profile.engines) > _MOST_ENGINES or any(not 0 <= count <= MOST_OF_AN_ENGINE for count in profile.engines):
         raise TopologyError(
-            f"{at}.engines: {profile.engines}; write at most {_MOST_ENGINES} numbers from 0 to {MOST_OF_AN_ENGINE}"
+            f"{at}.engines: {profile.engines} is not valid. Write at most {_MOST_ENGINES} numbers from 0 to "
+            f"{MOST_OF_AN_ENGINE}."
         )
 
 
@@ -164,10 +186,14 @@ def _check_nics(machine: Machine) -> None:
     names: set[str] = set()
     for i, nic in enumerate(machine.nics):
         if not nic.name or nic.name in names:
-            raise TopologyError(f"nics[{i}].name: {nic.name!r}; each NIC needs a name of its own")
+            raise TopologyError(
+                f"nics[{i}].name: {nic.name!r} is empty or occurs twice. Each NIC needs a name of its own."
+            )
         names.add(nic.name)
         if nic.pci and not is_bus_id(nic.pci):
-            raise TopologyError(f"nics[{i}].pci: {nic.pci!r}; write it as /sys does: 0000:05:00.0")
+            raise TopologyError(
+                f"nics[{i}].pci: {nic.pci!r} is not a PCI address. Write it as in /sys, for example 0000:05:00.0."
+            )
         _check_number(nic.numa, f"nics[{i}].numa")
         _check_number(nic.gbps, f"nics[{i}].gbps")
 
@@ -175,15 +201,24 @@ def _check_nics(machine: Machine) -> None:
 def _check_numa_nodes(machine: Machine) -> None:
     for i, node in enumerate(machine.numa):
         if node.id < 0 or (i and node.id <= machine.numa[i - 1].id):
-            raise TopologyError(f"numa[{i}].id: {node.id}; write nodes by id, each once, from 0")
+            raise TopologyError(f"numa[{i}].id: {node.id} is out of order. Write the nodes by id from 0, each once.")
         if node.cpus and not is_cpu_list(node.cpus):
-            raise TopologyError(f"numa[{i}].cpus: {node.cpus!r}; write a CPU list in rising order: 0-19,40-59")
+            raise TopologyError(
+                f"numa[{i}].cpus: {node.cpus!r} is not a CPU list. Write it in ascending order, for example 0-19,40-59."
+            )
         if node.cpumap and not _CPUMAP.fullmatch(node.cpumap):
-            raise TopologyError(f"numa[{i}].cpumap: {node.cpumap!r}; write it as /sys does: 000000ff,fff00000")
+            raise TopologyError(
+                f"numa[{i}].cpumap: {node.cpumap!r} is not a CPU map. Write it as in /sys, for example "
+                f"000000ff,fff00000."
+            )
 
 
 def _check_figures(machine: Machine) -> None:
-    """Check the numbers of the machine that belong to no single device."""
+    """Check the numbers of the whole machine, such as the bandwidth of links.
+
+    Raises:
+        TopologyError: With the field, its value and what is allowed there.
+    """
     if machine.cpu is not None:
         _check_number(machine.cpu.family, "cpu.family")
         _check_number(machine.cpu.model, "cpu.model")
@@ -193,48 +228,62 @@ def _check_figures(machine: Machine) -> None:
 
 
 def _check_pci(machine: Machine) -> None:
-    """Check the PCI tree: parents come first, and each device has a bus id of its own."""
+    """Check the PCI tree: parents come first, and each device has a bus id of its own.
+
+    Raises:
+        TopologyError: With the field, its value and what is allowed there.
+    """
     seen: set[str] = set()
     for i, device in enumerate(machine.pci):
         at = f"pci[{i}]"
         if not is_bus_id(device.busid) or device.busid in seen:
-            raise TopologyError(f"{at}.busid: {device.busid!r}; write each as /sys does, once: 0000:06:00.0")
+            raise TopologyError(
+                f"{at}.busid: {device.busid!r} is not a PCI address, or occurs twice. Write each once as in /sys, for "
+                f"example 0000:06:00.0."
+            )
         seen.add(device.busid)
         if device.parent is not None and not 0 <= device.parent < i:
-            raise TopologyError(f"{at}.parent: {device.parent}; write the position of a bridge before it, or none")
+            raise TopologyError(
+                f"{at}.parent: {device.parent} is not valid. Write the position of a bridge before this device, or "
+                f"none."
+            )
         for field, value, form, example in (
             ("kind", device.kind, _CLASS, "0x030200"),
             ("ids", device.ids, _IDS, "10de:2335:10de:18be"),
             ("link_speed", device.link_speed, _WORDS, "32.0 GT/s PCIe"),
         ):
             if not form.fullmatch(value):
-                raise TopologyError(f"{at}.{field}: {value!r}; write it as /sys does: {example}")
+                raise TopologyError(
+                    f"{at}.{field}: {value!r} is not valid. Write it as in /sys, for example {example}."
+                )
         _check_number(device.numa, f"{at}.numa")
         if not 0 <= device.link_width <= _MOST_LANES:
-            raise TopologyError(f"{at}.link_width: {device.link_width}; 0 to {_MOST_LANES} is allowed")
+            raise TopologyError(f"{at}.link_width: {device.link_width} is not allowed. Write 0 to {_MOST_LANES}.")
 
 
 def _check_blocks(blocks: Blocks, gpus: int) -> None:
     if len(blocks.of) != gpus or not all(0 <= number < MAX_LINKS for number in blocks.of):
-        raise TopologyError(f"blocks.of: {blocks.of}; write the number of a block for each of {gpus} GPUs")
+        raise TopologyError(
+            f"blocks.of: {blocks.of} is not valid. Write the number of a block for each of {gpus} GPUs."
+        )
     if list(blocks.counts) != sorted(blocks.counts):
-        raise TopologyError(f"blocks.counts: {blocks.counts}; write them in rising order")
+        raise TopologyError(f"blocks.counts: {blocks.counts} is not valid. Write the counts in ascending order.")
     for at, numbers in (("counts", blocks.counts), *((f"order[{i}]", row) for i, row in enumerate(blocks.order))):
         if len(set(numbers)) < len(numbers) or not all(1 <= number <= MAX_LINKS for number in numbers):
-            raise TopologyError(f"blocks.{at}: {numbers}; write numbers of GPUs from 1 up, each once")
+            raise TopologyError(f"blocks.{at}: {numbers} is not valid. Write numbers of GPUs from 1, each once.")
 
 
 def _check_number(value: float | None, at: str) -> None:
     if value is not None and not 0 <= value <= _MAX_NUMBER:  # written so that NaN fails too
-        raise TopologyError(f"{at}: {value}; write a number from 0 up, or leave it out")
+        raise TopologyError(f"{at}: {value} is not valid. Write a number of at least 0, or remove the field.")
 
 
 def _check_shape(matrix: Sequence[Sequence[object]], at: str, rows: int, columns: int, *, each: str = "GPU") -> None:
     if len(matrix) != rows:
-        raise TopologyError(f"{at}: {len(matrix)} rows; {rows} are needed")
+        raise TopologyError(f"{at}: {len(matrix)} rows, but {rows} are needed.")
     for i, row in enumerate(matrix):
         if len(row) != columns:
-            raise TopologyError(f"{at}[{i}]: {len(row)} values; {columns} are needed, one a {each}")
+            raise TopologyError(f"{at}[{i}]: {len(row)} values, but {columns} are needed, one for each {each}.")
 
 
 def _check_nic_pairs(pairs: Sequence[Sequence[PathType]], count: int) -> None:
@@ -242,20 +291,26 @@ def _check_nic_pairs(pairs: Sequence[Sequence[PathType]], count: int) -> None:
     for n, row in enumerate(pairs):
         for m, path in enumerate(row):
             if path != pairs[m][n]:
-                raise TopologyError(f"nic_pairs[{n}][{m}]: {path}, but nic_pairs[{m}][{n}] is {pairs[m][n]}")
+                raise TopologyError(
+                    f"nic_pairs[{n}][{m}]: {path}, but nic_pairs[{m}][{n}] is {pairs[m][n]}. Write the same in both."
+                )
             if (n == m) != (path is PathType.SELF):
-                raise TopologyError(f"nic_pairs[{n}][{m}]: {path}; 0 (self) on the diagonal and only there")
+                raise TopologyError(
+                    f"nic_pairs[{n}][{m}]: {path} is not possible here. 0 (self) is on the diagonal, and only there."
+                )
 
 
 def _check_pair(machine: Machine, i: int, j: int) -> None:
     links, paths, at = machine.links, machine.paths, f"[{i}][{j}]"
     if not 0 <= links[i][j] <= MAX_LINKS:
-        raise TopologyError(f"links{at}: {links[i][j]}; 0 to {MAX_LINKS} is allowed")
+        raise TopologyError(f"links{at}: {links[i][j]} is not allowed. Write 0 to {MAX_LINKS}.")
     if links[i][j] != links[j][i]:
-        raise TopologyError(f"links{at}: {links[i][j]}, but links[{j}][{i}] is {links[j][i]}")
+        raise TopologyError(f"links{at}: {links[i][j]}, but links[{j}][{i}] is {links[j][i]}. Write the same in both.")
     if paths[i][j] != paths[j][i]:
-        raise TopologyError(f"paths{at}: {paths[i][j]}, but paths[{j}][{i}] is {paths[j][i]}")
+        raise TopologyError(f"paths{at}: {paths[i][j]}, but paths[{j}][{i}] is {paths[j][i]}. Write the same in both.")
     if (i == j) != (paths[i][j] is PathType.SELF):
-        raise TopologyError(f"paths{at}: {paths[i][j]}; 0 (self) on the diagonal and only there")
+        raise TopologyError(
+            f"paths{at}: {paths[i][j]} is not possible here. 0 (self) is on the diagonal, and only there."
+        )
     if i == j and links[i][j]:
-        raise TopologyError(f"links{at}: {links[i][j]}; a GPU has no link to itself, write 0")
+        raise TopologyError(f"links{at}: {links[i][j]}, but a GPU has no link to itself. Write 0.")

@@ -1,6 +1,7 @@
-"""To complete a machine by hand: the GPUs' product, the CPUs' model, bus ids, which NCCL it runs.
+"""Completes a machine with facts given by hand: the GPUs' product, the CPUs' model, bus ids, and the NCCL version.
 
-A ``nvidia-smi topo -m`` text names none of them. Products are spelled as NVML spells them, bandwidths NCCL's (topo.h).
+A ``nvidia-smi topo -m`` text has none of these facts. Products are spelled as NVML spells them, bandwidths are NCCL's
+(topo.h).
 """
 
 from __future__ import annotations
@@ -63,19 +64,20 @@ _WORDS = re.compile(r"[a-z0-9]+")
 def complete(
     machine: Machine, *, product: str = "", cpu: str = "", bus_ids: Sequence[str] = (), nccl_version: str = ""
 ) -> Machine:
-    """Return a machine with other facts than its source has: product, CPU, bus ids or NCCL version.
+    """Return a machine with its product, CPU, bus ids or NCCL version replaced.
 
-    An argument that is not empty replaces what the machine says.
+    Only arguments that are not empty replace the machine's own values.
 
     Args:
         machine: The machine.
-        product: A product's name or enough of its words: ``a40``, ``H100 PCIe``.
-        cpu: A name of ``CPUS``, or vendor, family and model: ``GenuineIntel 6 85``.
-        bus_ids: One for each GPU, by index; optionally then one for each NIC.
+        product: A product's name, or some of its words that fit no other product: ``a40``, ``H100 PCIe``.
+        cpu: A short name of a known CPU (``CPUS``), or vendor, family and model: ``GenuineIntel 6 85``.
+        bus_ids: One for each GPU, in the order of their numbers. Then, optionally, one for each NIC.
         nccl_version: As ``Machine.nccl_version``.
 
     Raises:
-        TopologyError: An unknown product, CPU or NCCL, or words that fit several; the message lists what there is.
+        TopologyError: The product, CPU or NCCL version is unknown, or the words fit several products. The message lists
+            the possible ones.
     """
     gpus = machine.gpus
     if product:
@@ -99,7 +101,8 @@ def complete(
         if len(bus_ids) not in (count, count + len(nics)) or not all(map(is_bus_id, bus_ids)):
             for_nics = f", and then for each of {len(nics)} NICs or for none" if nics else ""
             raise TopologyError(
-                f"bus ids: {', '.join(bus_ids)}; write one as 0000:06:00.0 for each of {count} GPUs, by index{for_nics}"
+                f"bus ids: {', '.join(bus_ids)}: the number of bus ids does not fit. Write one such as 0000:06:00.0 "
+                f"for each of {count} GPUs, by index{for_nics}."
             )
 
         # The GPUs' bus ids come first. Without any for NICs these keep their own.
@@ -122,7 +125,7 @@ def complete(
 
 
 def with_bus_ids(machine: Machine) -> Machine:
-    """Return the machine, completed by made-up bus ids for GPUs that have none: ``0000:10:00.0``, …."""
+    """Return the machine with made-up bus ids for GPUs that have none: ``0000:10:00.0``, …."""
     return msgspec.structs.replace(
         machine,
         gpus=tuple(
@@ -133,7 +136,10 @@ def with_bus_ids(machine: Machine) -> Machine:
 
 
 def _fields_of_product(vendor: Vendor, text: str) -> tuple[dict[str, Any], float]:
-    """Return the fields of a GPU that its product says, and what one link carries."""
+    """Return the GPU fields that follow from a product, and the bandwidth of one link.
+
+    ``text`` is the product's name, or some of its words. The bandwidth is in GB/s.
+    """
     if vendor is AMD:
         of_amd = {part.product: (part.architecture, part.pcie_gbps) for part in amd_products.PARTS.values()}
         name, (architecture, pcie) = _product(text, of_amd)
@@ -159,8 +165,8 @@ def _product(text: str, products: Mapping[str, tuple[_T, float]]) -> tuple[str, 
     exact = [name for name in products if name.lower() == text.strip().lower()]
     known = {products[name] for name in fitting}
     if not exact and len(known) != 1:
-        problem = f"{text!r} is " + (f"one of {', '.join(fitting)}" if fitting else "no product that is known")
-        raise TopologyError(f"product: {problem}; write one of {', '.join(products)}")
+        problem = f"{text!r} matches several products" if fitting else f"{text!r} is not a known product"
+        raise TopologyError(f"product: {problem}. Write one of: {', '.join(fitting or products)}.")
     name = (exact or fitting)[0]
     return name, products[name]
 
@@ -172,7 +178,7 @@ def _cpu(text: str) -> Cpu:
     numbers = _NUMBERS.fullmatch(text.strip())
     if numbers is None:
         raise TopologyError(
-            f"cpu: {text!r}; write one of {', '.join(CPUS)}, or vendor, family and model as /proc/cpuinfo has them: "
-            "GenuineIntel 6 85"
+            f"cpu: {text!r} is not known. Write one of: {', '.join(CPUS)}. Or write vendor, family and model from "
+            f"/proc/cpuinfo, for example GenuineIntel 6 85."
         )
     return Cpu(arch="x86_64", vendor=numbers[1], family=int(numbers[2]), model=int(numbers[3]))

@@ -22,7 +22,7 @@ def is_cpu_list(text: str) -> bool:
 
 
 def from_mask(mask: str) -> str:
-    """Return the CPU list of a mask, ``""`` for none: ``00000000,0000000f`` is ``0-3``.
+    """Return the CPU list of a mask: ``0-3`` for ``00000000,0000000f``; ``""`` for no CPUs.
 
     Args:
         mask: Hexadecimal groups of 32 bits, most significant first, as ``/sys/devices/system/node/node0/cpumap``.
@@ -39,11 +39,13 @@ def from_mask(mask: str) -> str:
 
 
 def to_mask(cpus: str, *, count: int = 0) -> str:
-    """Return the mask of a CPU list, ``""`` for none or for a list beyond ``MOST_CPUS``.
+    """Return the mask of a CPU list: groups of 32 bits in hex.
+
+    The result is ``""`` for an empty list, and for CPU numbers that no kernel has (from 8,192).
 
     Args:
         cpus: A list that ``is_cpu_list`` accepts, or empty.
-        count: CPUs of the server: the mask gets as many groups as the kernel would print for that many.
+        count: The number of CPUs of the server. The mask gets as many groups as the kernel prints for this number.
     """
     bits = 0
     for part in filter(None, cpus.split(",")):

@@ -4,6 +4,9 @@ from dradriver.errors import DriverError
 
 
 class TopologyError(DriverError):
-    """A machine's description cannot be used: the message names the place and what is allowed there."""
+    """A machine's description cannot be used.
+
+    The message names the place and what is allowed there.
+    """
 
     reason = "BadTopology"

@@ -1,7 +1,7 @@
-"""The distance of two GPUs of a machine, as one of the steps that traffic between them takes.
+"""The distance of two GPUs of a machine: the kind of connection that traffic between them uses (a *step*).
 
-The steps are links and what ``nvidia-smi topo -m`` tells of PCIe. Each step belongs to one of the levels L0 to L3 in
-which articles on GPU scheduling speak. L4 is between servers; of these ``network_levels`` says more.
+A step is a direct link, or one of the PCIe paths of ``nvidia-smi topo -m``. Each step belongs to one of the levels L0
+to L3, which articles on GPU scheduling use. L4 is between servers; ``network_levels`` divides it further.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from dradriver.topology.machine import Machine, PathType
 
 
 class Step(enum.IntEnum):
-    """The way between two GPUs, nearest first; up to ``SYS`` the numbers are those of ``PathType``."""
+    """The connection between two GPUs, nearest first.
+
+    Up to ``SYS`` the numbers are those of ``PathType``.
+    """
 
     NVLINK = 0  # links or switches
     PIX = 1
@@ -33,20 +36,27 @@ _TOPOLOGY_LEVEL = {
 
 
 def topology_level(step: Step) -> int:
-    """Return the level of two GPUs' distance: 0 for links, 1 below PCIe switches, 2 in a NUMA node, 3 in a server."""
+    """Return the level of a step, which is the connection between two GPUs.
+
+    Level 0 is a direct link, 1 is below PCIe switches, 2 is in a NUMA node, and 3 is in a server.
+    """
     return _TOPOLOGY_LEVEL[step]
 
 
 def step(machine: Machine, i: int, j: int) -> Step:
-    """Return the distance of the GPUs at two positions of a machine: their links if they have any, else the path."""
+    """Return the step (kind of connection) between the GPUs at positions ``i`` and ``j``.
+
+    This is a direct link if they have any, else their PCIe path.
+    """
     return Step.NVLINK if machine.links[i][j] else Step(machine.paths[i][j])
 
 
 def step_gbps(machine: Machine, i: int, j: int) -> float:
-    """Return the bandwidth that NCCL counts for two GPUs at their distance, GB/s in one direction, if unshared.
+    """Return the bandwidth that NCCL counts between two GPUs, GB/s in one direction, without other traffic.
 
-    Links add up; over PCIe the slower of both GPUs' own links counts, between sockets at most what these have. A DGX-1
-    gives 40 for two links of 20, 12 below one switch and 6 between sockets (the E5's QPI).
+    ``i`` and ``j`` are the positions of the GPUs. The bandwidths of several links of a pair are added. Over PCIe, the
+    slower of the two GPUs' own PCIe links counts. Between sockets, the bandwidth is at most the bandwidth between the
+    sockets. A DGX-1 has 40 for two links of 20, 12 below one switch, and 6 between sockets (the E5's QPI).
     """
     if machine.links[i][j]:
         return round(machine.links[i][j] * machine.link_gbps, 3)

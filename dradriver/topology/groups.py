@@ -1,22 +1,23 @@
-"""Which GPUs belong together: NVLink domains, best disjoint groups of 2, 4 and 8, and a device order that shows them.
+"""The groups of well linked GPUs: NVLink domains, best disjoint groups of 2, 4 and 8, and a matching device order.
 
-A scheduler can only match equal attribute values. So each GPU gets, for every size, the number of one group; groups of
-a size are disjoint, and a claim whose GPUs all show the same number has a good set.
+The DRA scheduler can only require that attributes of devices are equal. So each GPU gets, for every group size, the
+number of one group. The groups of a size are disjoint. A claim whose GPUs all have the same number has a good set.
 
-A set may be a group when a ring through all of it uses links or switches alone (for two GPUs: a link). Where each
-pair of a domain has the links that switches give it every set has such a ring, and the GPUs of one NUMA node go
-together. A switched machine in which a pair shows none (peer-to-peer access fails), or more, is a graph as any other.
-Among the ways to split a graph into groups the one wins that has, in this order,
+GPUs can be a group if a ring through all of them uses only links or switches (for two GPUs: a link). If switches join
+all GPUs of a domain, every set has a ring of this kind, and the GPUs of one NUMA node are grouped together. A domain
+with switches is treated like one with direct links if a pair of its GPUs has no links (peer-to-peer access fails), or
+more links than the switches give. There are many ways to split directly linked GPUs into groups. The best way has, in
+this order,
 
 1. the most groups;
-2. the highest sum, over the groups, of the links that the least linked GPU has inside its group: the cap on what NCCL's
+2. the highest sum, over the groups, of the links that the least linked GPU has inside its group. They limit what NCCL's
    rings together can carry (NCCL 2.27.7 on the DGX-1: {0,1,2,3} has 4 and reaches 80 GB/s, {0,3,4,7} has 3 and 60);
 3. the highest sum of the rings' weakest steps, then of all links inside;
 4. the nearest PCIe paths inside the groups;
-5. the most groups that lie inside one group of the next size up, so that quads consist of pairs;
+5. the most groups that lie inside one group of the next larger size, so that groups of four consist of pairs;
 6. the lowest GPU numbers.
 
-The first four are properties of the graph: numbering the GPUs otherwise cannot change what they yield.
+The first four do not depend on the numbers of the GPUs.
 """
 
 from __future__ import annotations
@@ -40,17 +41,18 @@ _PART = 24  # bits for one part of a packed value; the largest, links of 8 group
 
 
 class Groups(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups of one machine; every tuple that is "per GPU" is by position in ``machine.gpus``.
+    """The groups of one machine. Every tuple "per GPU" is by position in ``machine.gpus``.
 
     Attributes:
-        domain: Per GPU: number of its NVLink domain (what links or one switch fabric connect), None without links.
-        by_size: For 2, 4, 8, per GPU: number of its group of that size, or None.
-        gbps: For 2, 4, 8, per group number: weakest step of the group's best ring as NCCL counts it, GB/s in one
-            direction.
-        line_gbps: The same, as line rate in whole GB/s.
-        any_gbps: For 2, 4, 8, per group number: the least line rate between any two of the group, so that any of its
-            GPUs have a ring of that much; 0 where two have no link.
-        order: All GPU positions, groups adjacent, GPUs outside the larger groups last.
+        domain: Per GPU: number of its NVLink domain (GPUs that links or one switch fabric connect), None without links.
+        by_size: For the sizes 2, 4 and 8, per GPU: number of its group of that size, or None.
+        gbps: For the sizes 2, 4 and 8, per group number: the bandwidth of the weakest step of the group's best ring as
+            NCCL counts it, GB/s in one direction.
+        line_gbps: The bandwidth of the same step by the maker's data sheet (line rate), whole GB/s.
+        any_gbps: For the sizes 2, 4 and 8, per group number: the lowest line rate between any two GPUs of the group; 0
+            if two have no link. Any GPUs of the group have a ring of at least this rate.
+        order: All GPU positions, sorted so that the GPUs of a group are adjacent. GPUs outside the larger groups are
+            last.
     """
 
     domain: tuple[int | None, ...]
@@ -62,9 +64,9 @@ class Groups(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group(machine: Machine) -> Groups:
-    """Return the groups of well linked GPUs of a machine, for each size disjoint ones.
+    """Return the groups of well linked GPUs of a machine; groups of one size are disjoint.
 
-    They are the same for any order of its GPUs, as long as they keep their numbers.
+    The order in which the machine lists its GPUs does not change the groups; their numbers can.
     """
     gpus = (
         Gpu(index=gpu.index, uuid="", minor=0, pci="", numa=gpu.numa, switch_links=gpu.switch_links)
@@ -76,7 +78,10 @@ def group(machine: Machine) -> Groups:
 
 
 def unlinked(machine: Machine, positions: Collection[int]) -> Machine:
-    """Return the machine with these GPUs, which pods are kept off, linked to none: they are in no group."""
+    """Return the machine without the links of some GPUs, which are then in no group.
+
+    ``positions`` are the GPUs that no pod may use (``peer_access``).
+    """
     if not positions:
         return machine
     links = tuple(
@@ -88,10 +93,10 @@ def unlinked(machine: Machine, positions: Collection[int]) -> Machine:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _group(machine: Machine) -> Groups:
-    """Return the groups of well-linked GPUs of a machine that has only the fields that groups depend on.
+    """Return the groups of well linked GPUs of a machine that has only the fields that groups depend on.
 
-    The largest sets are cut first, and smaller sets lie within larger ones. GPUs behind NVLink switches are all equal,
-    so they are split in order; other linked GPUs are split so that the groups have the best rings.
+    Groups of eight are made first; smaller groups lie within larger ones. GPUs behind NVLink switches are all equal, so
+    they are split in their order. Other linked GPUs are split so that the groups have the best rings.
     """
     count = len(machine.gpus)
     by_index = sorted(range(count), key=lambda i: machine.gpus[i].index)  # positions, by GPU number
@@ -142,7 +147,10 @@ def _group_of_gpu(sets: Sequence[_Set], count: int) -> tuple[int | None, ...]:
 
 
 def _components(ranked: Sequence[int], joined: Callable[[int, int], bool]) -> list[_Set]:
-    """Return the connected components, each and all of them in the order of ``ranked``."""
+    """Return the connected components: the sets of GPUs that ``joined`` connects, directly or through others.
+
+    ``ranked`` are the GPUs in a fixed order. The GPUs of each component, and the components, are in this order.
+    """
     components, left = [], list(ranked)
     while left:
         reached, border = {left[0]}, [left[0]]
@@ -170,7 +178,10 @@ def _split(machine: Machine, domain: _Set, size: int, *, outer: Collection[_Set]
 
 
 def _through_switches(machine: Machine, members: _Set) -> bool:
-    """Return whether every pair has exactly the links that switches give it: then all rings are equally good."""
+    """Return whether switches join all ``members``, so that all rings through them are equally good.
+
+    The result is True if every pair has exactly the links that the switches give it.
+    """
     own = [(machine.gpus[i].switch_links, i) for i in members]
     own.sort()  # the lesser linked GPU of a pair comes first
     return own[0][0] > 0 and all(
@@ -179,7 +190,11 @@ def _through_switches(machine: Machine, members: _Set) -> bool:
 
 
 def _packed(value: Iterable[int]) -> int:
-    """Return one number that compares as ``value`` does from left to right, and adds up as its parts do."""
+    """Return one number for a tuple of numbers, so that tuples can be added fast.
+
+    The number compares as the tuple does. If two of these numbers are added, the sum stands for the two tuples added
+    item by item.
+    """
     packed = 0
     for part in value:
         packed = (packed << _PART) + part
@@ -187,10 +202,14 @@ def _packed(value: Iterable[int]) -> int:
 
 
 def _split_fabric(machine: Machine, domain: _Set, size: int) -> list[_Set]:
-    """Split a switch fabric, where every set is a ring: alike GPUs of one NUMA node first, then what is left over.
+    """Split ``domain``, the GPUs that one switch fabric joins, into sets of one size.
 
-    All sizes cut one line of GPUs: whole eights of alike GPUs, then fours, twos and single ones. So quads consist of
-    pairs, and as many groups as can be lie within a NUMA node.
+    Every set has a ring here. So sets of GPUs with equally many links on one NUMA node are made first, then sets of the
+    remaining GPUs.
+
+    For every size the same sequence of GPUs is cut into sets. First in this sequence are eights of such GPUs, then
+    fours, twos and single ones. So groups of four consist of pairs, and as many groups as possible are within a NUMA
+    node.
     """
     alike: dict[tuple[int, int | None], list[int]] = {}
     for i in domain:
@@ -209,22 +228,26 @@ def _split_fabric(machine: Machine, domain: _Set, size: int) -> list[_Set]:
 
 
 def _ring_links(machine: Machine, members: _Set) -> int:
-    """Return the links of the weakest step of the best ring through ``members`` (of 2, 4 or 8), 0 without a ring."""
+    """Return the links of the weakest step of the best ring through ``members`` (2, 4 or 8 GPUs).
+
+    The weakest step is the pair of neighbours in the ring with the fewest links. The result is 0 without a ring.
+    """
     if _through_switches(machine, members):
         return min(machine.gpus[i].switch_links for i in members)
     return Rings(machine, members).weakest(range(len(members)))
 
 
 def _best_split(count: int, size: int, values: dict[int, int]) -> list[_Set]:
-    """Return disjoint sets of ``values``: the most sets, then the highest summed value, then the lowest GPUs.
+    """Return disjoint sets: the most sets, among these the highest summed value, then the lowest GPUs.
 
-    A dynamic program over the mask of GPUs that are not decided yet: the lowest of them is in a group or in none. The
-    number of groups is fixed in each run: the highest number comes first, and the first that is possible wins.
+    The search is a dynamic program over the bit mask of GPUs that are not decided yet: the lowest of them is in a set
+    or in none. The number of sets is fixed in each run. The highest number is tried first, and the first number that is
+    possible is used.
 
     Args:
         count: Number of GPUs, the bits of a mask.
         size: GPUs of a set.
-        values: The value of each set that may be a group, by mask.
+        values: The value of each set that may be chosen, by the bit mask of its GPUs.
     """
     memo: dict[tuple[int, int], tuple[int, list[_Set]] | None] = {}
 
@@ -269,7 +292,11 @@ def _bits(mask: int) -> list[int]:
 
 
 def _split_greedy(machine: Machine, domain: _Set, size: int) -> list[_Set]:
-    """Split a domain too large to compare all splits: grow each group from the lowest GPU left, by most links."""
+    """Split a domain into groups of ``size`` GPUs without comparing all ways.
+
+    This is for domains that are too large for a comparison. Each group begins with the lowest remaining GPU. Then the
+    GPU with the most links to the group is added, until the group is complete.
+    """
     sets: list[_Set] = []
     left = list(domain)
     while left:
@@ -290,7 +317,11 @@ def _split_greedy(machine: Machine, domain: _Set, size: int) -> list[_Set]:
 
 
 def _order(machine: Machine, ranked: Sequence[int], *, by_size: dict[int, tuple[int | None, ...]]) -> tuple[int, ...]:
-    """Sort by group of 8, of 4, of 2, then by nearness over PCIe; whoever has no group comes after those that have."""
+    """Sort GPUs so that groups of 8, of 4 and of 2 are adjacent.
+
+    Within a group, GPUs that are near over PCIe are next to each other. GPUs without a group come last. ``by_size`` is
+    the group of each GPU, for each size. ``ranked`` are all GPUs; equal GPUs keep its order.
+    """
     nearness: dict[int, list[int]] = {i: [] for i in ranked}
     for level in (PathType.NODE, PathType.PHB, PathType.PXB, PathType.PIX):
         for members in _components(ranked, _within(machine, level)):

@@ -1,4 +1,4 @@
-"""Identifiers of GPUs, PCI devices, MIG devices and MIG profiles: which texts can be one."""
+"""Identifiers of GPUs, PCI devices, MIG devices and MIG profiles: checks of their form."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _MIG_PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([+-][a-z]{1,8}(\.[a-
 
 
 def is_identity(text: str) -> bool:
-    """Return whether ``text`` can be a GPU's identifier: in lower case a DNS label (RFC 1123), as a device's name is.
+    """Return whether ``text`` can be a GPU's identifier: in lower case it must be a DNS label (RFC 1123).
 
-    Every vendor's form is one: ``GPU-`` and a UUID, ``a5ff75a0-0000-1000-80d3-c6ef08e83a5d``, ``0x2f1c0b9a5d3e7746``.
+    The identifier becomes the name of a DRA device, which must be a DNS label. The identifiers of all vendors satisfy
+    this: ``GPU-`` and a UUID, ``a5ff75a0-0000-1000-80d3-c6ef08e83a5d``, ``0x2f1c0b9a5d3e7746``.
     """
     return _IDENTITY.fullmatch(text) is not None
 
@@ -24,20 +25,24 @@ def is_bus_id(text: str) -> bool:
 
 
 def is_mig_uuid(text: str) -> bool:
-    """Return whether ``text`` can identify a MIG device: ``MIG-`` and a lower-case UUID (before driver 470 a path)."""
+    """Return whether ``text`` can be a MIG device's identifier: ``MIG-`` and a lower-case UUID.
+
+    Drivers before 470 used a path instead, which is not accepted.
+    """
     return _MIG.fullmatch(text) is not None
 
 
 def is_mig_profile(text: str) -> bool:
-    """Return whether ``text`` identifies a MIG profile, as NVML spells its name without ``MIG`` before it.
+    """Return whether ``text`` is the name of a MIG profile, as NVML spells it without the leading ``MIG``.
 
-    ``1g.10gb``, ``1g.10gb+me``, ``1g.24gb+me.all``, ``1g.24gb-me``, ``2g.48gb+gfx`` (NVIDIA's MIG user guide, supported
-    profiles). ``1c.3g.40gb`` is none: it names a compute instance that has a part of a GPU instance.
+    Examples are ``1g.10gb``, ``1g.10gb+me``, ``1g.24gb+me.all``, ``1g.24gb-me``, ``2g.48gb+gfx`` (NVIDIA's MIG user
+    guide, supported profiles). ``1c.3g.40gb`` is no profile name: it names a compute instance with only a part of a GPU
+    instance.
     """
     return _MIG_PROFILE.fullmatch(text) is not None
 
 
 def short_bus_id(busid: str) -> str:
-    """Return the identifier of a PCI device as /sys writes it: NVML's eight digits of domain become four."""
+    """Return a bus id as /sys writes it: NVML's domain of eight digits becomes one of four."""
     domain, colon, rest = busid.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}" if colon and re.fullmatch("[0-9a-f]{1,8}", domain) else busid

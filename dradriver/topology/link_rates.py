@@ -1,4 +1,4 @@
-"""Line rates of direct links: what a link carries by its maker's data sheet, where NCCL and RCCL count less."""
+"""Line rates of direct links, in the maker's data sheet. NCCL and RCCL count less bandwidth than the line rate."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ _LINE_GBPS |= {24.0: 46.0, 36.0: 50.0, 48.0: 64.0}
 
 
 def line_gbps(link_gbps: float) -> float:
-    """Return the line rate of a link that NCCL counts as ``link_gbps``: 20 gives 25 (V100), 20.6 25 (H100)."""
+    """Return the line rate of a link, GB/s, from the bandwidth that NCCL counts for it.
+
+    Examples: the line rate is 25 for NCCL's 20 (V100), and also for its 20.6 (H100).
+    """
     return _LINE_GBPS.get(round(link_gbps, 2), link_gbps)
 
 
 def line_rate_gbps(links: int, link_gbps: float) -> int:
-    """Return the line rate of so many links in one direction, whole GB/s.
+    """Return the line rate of some links together, in one direction, whole GB/s.
 
-    It is what wishes of least bandwidth are about, and whole because attributes of devices are: what one way of asking
-    has and another has not must not hang on a fraction.
+    Requests for a minimum bandwidth are compared with this rate. The rate is a whole number because device attributes
+    are whole numbers, and annotations and CEL selectors must select the same GPUs.
+
+    Args:
+        links: The number of links.
+        link_gbps: The bandwidth of one link as NCCL counts it, GB/s.
     """
     return int(links * line_gbps(link_gbps) + 1e-6)

@@ -1,4 +1,7 @@
-"""Rings of direct links through sets of GPUs: which sets have one, and how strong its weakest step can be."""
+"""Rings of direct links through sets of GPUs: which sets have a ring, and how good the ring is. ``groups`` uses it.
+
+A step of a ring is a pair of neighbours in it. A ring is as good as its weakest step, the step with the fewest links.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from dradriver.topology.machine import Machine
 
 
 class Rings:
-    """The direct links among some GPUs, as one bit mask of neighbours for each GPU and number of links.
+    """The direct links among some GPUs, to search for rings through them.
 
-    A set has a ring of ``n`` links when a cycle through all its members takes only pairs with at least that many
-    (NCCL's rings do). Two GPUs have a ring when they are linked.
+    A set has a ring of ``n`` links if a cycle visits all its members, and each pair of neighbours in the cycle has at
+    least ``n`` links (as in NCCL's rings). Two GPUs have a ring if they are linked.
     """
 
     def __init__(self, machine: Machine, members: Sequence[int]) -> None:
-        """Prepare for subsets of ``members``, GPU positions."""
+        """Prepare the search in subsets of ``members``, which are GPU positions."""
         self.members = tuple(members)
         self.links = [[machine.links[i][j] for j in self.members] for i in self.members]
         self.paths = [[int(machine.paths[i][j]) for j in self.members] for i in self.members]
@@ -28,7 +31,11 @@ class Rings:
         }
 
     def weakest(self, places: Sequence[int]) -> int:
-        """Return how many links the weakest step of the best ring of links through ``places`` has; 0 without a ring."""
+        """Return the number of links of the weakest step of the best ring.
+
+        The ring goes through ``places``, which are indices into the ``members`` with which the object was made. A step
+        is a pair of neighbours in the ring. The result is 0 without a ring.
+        """
         if len(places) == 2:
             return self.links[places[0]][places[1]]
         pick = itemgetter(*places)
@@ -37,10 +44,15 @@ class Rings:
         return next((n for n, near in self.near.items() if n <= bound and _has_ring(near, places, mask)), 0)
 
     def sets(self, size: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Yield the places of every set of ``size`` members with a ring of links, and the set's value.
+        """Yield every set of ``size`` GPUs with a ring of links, and the set's value.
 
-        The value is four numbers, the higher the better: the links that the least linked GPU has inside, the ring's
-        weakest step, all links inside, and less the distance over PCIe.
+        A set is given as indices into the ``members`` with which the object was made. The value is four numbers, the
+        higher the better:
+
+        1. the links that the least linked GPU has inside the set
+        2. the links of the ring's weakest step
+        3. all links inside
+        4. the negative distance over PCIe
         """
         for places in combinations(range(len(self.members)), size):
             weakest = self.weakest(places)
@@ -62,7 +74,15 @@ def _has_ring(near: Sequence[int], places: Sequence[int], mask: int) -> bool:
 
 
 def _closes(near: Sequence[int], start: int, end: int, left: int, dead: set[tuple[int, int]]) -> bool:
-    """Return whether a path from ``end`` through all of ``left`` can end beside ``start``; ``dead``: what cannot."""
+    """Return whether a path can start at ``end``, visit all GPUs of ``left``, and finish at a neighbour of ``start``.
+
+    Args:
+        near: For each GPU, the bit mask of its neighbours.
+        start: The GPU to which the path must return.
+        end: The last GPU of the path so far.
+        left: The bit mask of GPUs that the path has not visited.
+        dead: The pairs of ``end`` and ``left`` that were tried without success.
+    """
     if not left:
         return bool(near[end] >> start & 1)
     if (end, left) in dead:

@@ -1,4 +1,4 @@
-"""To load a machine from whatever describes it: a profile's name or a file of any kind that we read."""
+"""Loads a machine from a profile's name, or from a file of any kind that the readers know."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
     """Return the machine loaded from a profile's name or from a file of any known kind.
 
     Args:
-        source: A profile's name, or the path of a profile (YAML), of our own JSON, of an NCCL or RCCL topology file, or
-            of the text of ``nvidia-smi topo -m``, ``amd-smi topology`` (or its JSON), ``rocm-smi --showtopo``,
-            ``npu-smi info -t topo`` or ``npu-smi info``. A file's content decides, not its name.
-        seed: Tells simulated machines of one description apart: with another seed every GPU has another uuid. Our own
-            JSON holds real uuids, which stay as they are without a seed.
+        source: A profile's name, or the path of a file: a profile (YAML), this project's JSON of a machine, an NCCL or
+            RCCL topology file, or the text of ``nvidia-smi topo -m``, ``amd-smi topology`` (or its JSON), ``rocm-smi
+            --showtopo``, ``npu-smi info -t topo`` or ``npu-smi info``. The file's content shows which kind it is, not
+            its name.
+        seed: A text that gives simulated machines of one description different uuids. Without it, the real uuids in
+            this project's JSON stay unchanged.
 
     Raises:
-        TopologyError: No such profile or file, or its content is refused, with the file's name and the place.
+        TopologyError: There is no such profile or file, or its content is refused. The message has the file's name and
+            the place.
     """
     if isinstance(source, str) and source in profiles.names():
         return profiles.load(source, seed=seed)
@@ -78,13 +80,15 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)  # a device or pipe does not say how much it has
         if len(data) > _MOST_BYTES:
-            raise TopologyError(f"{path}: larger than {_MOST_BYTES} bytes; this describes no machine")
+            raise TopologyError(
+                f"{path}: the file has more than {_MOST_BYTES} bytes, so it does not describe a machine."
+            )
         return data.decode("utf-8-sig")
     except FileNotFoundError as error:
         names = ", ".join(profiles.names())
-        raise TopologyError(f"{path}: no such file, and no profile either; profiles: {names}") from error
+        raise TopologyError(f"{path}: there is no such file and no such profile. Profiles: {names}.") from error
     except (OSError, UnicodeError, ValueError) as error:
-        raise TopologyError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+        raise TopologyError(f"{path}: the file cannot be read as UTF-8 text: {error}.") from error
 
 
 def _with_seed(machine: Machine, seed: str) -> Machine:

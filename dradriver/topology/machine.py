@@ -1,6 +1,6 @@
-"""One model of a GPU server: what every reader produces and every decision is made from.
+"""The model of a GPU server, which every reader produces and every decision uses.
 
-Vendor-neutral: ``links`` counts direct GPU-to-GPU links of whatever kind the machine has (NVLink, xGMI, HCCS). All
+It does not depend on the vendor: ``links`` counts direct GPU-to-GPU links of any kind (NVLink, xGMI, HCCS). All
 bandwidths are GB/s in one direction, as NCCL counts them (``topo.h``), not as data sheets add them up.
 """
 
@@ -18,7 +18,7 @@ _AS_AMD_WRITES = str.maketrans({" ": "_", "(": None, ")": None})  # pkg/amdgpu/a
 
 
 class PathType(enum.IntEnum):
-    """How two devices reach each other over PCIe, nearest first; the tokens of ``nvidia-smi topo -m``."""
+    """The PCIe path between two devices, nearest first, by the names of ``nvidia-smi topo -m``."""
 
     SELF = 0
     PIX = 1  # at most one PCIe switch
@@ -29,17 +29,19 @@ class PathType(enum.IntEnum):
 
 
 class MigDevice(msgspec.Struct, frozen=True, array_like=True):
-    """One MIG device (a compute instance in a GPU instance); an array in JSON, to stay small.
+    """One MIG device (a compute instance in a GPU instance).
+
+    It is an array in JSON, to save space.
 
     Attributes:
-        slot: Its number on the GPU, as in ``nvidia-smi -L``.
+        slot: The device's number on its GPU, as in ``nvidia-smi -L``.
         uuid: ``MIG-`` and a lower-case UUID.
         gpu_instance: Number of its GPU instance.
-        compute_instance: Number of its compute instance in there.
-        profile: ``1g.10gb``; empty where the driver does not say.
+        compute_instance: Number of its compute instance in the GPU instance.
+        profile: ``1g.10gb``; empty if the driver does not give it.
         memory_mib: Its memory in MiB.
-        profile_id: Id of the GPU instance's profile; None where the driver does not say.
-        start: First memory slice of the GPU instance; None where the driver does not say.
+        profile_id: Id of the GPU instance's profile; None if the driver does not give it.
+        start: First memory slice of the GPU instance; None if the driver does not give it.
     """
 
     slot: int
@@ -53,17 +55,20 @@ class MigDevice(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MigProfile(msgspec.Struct, frozen=True, array_like=True):
-    """One size that MIG instances of a GPU can have, as NVML says it of the GPU; an array in JSON, to stay small.
+    """One size that MIG instances of a GPU can have, as NVML reports it.
+
+    It is an array in JSON, to save space.
 
     Attributes:
-        id: What NVML and ``nvidia-smi mig -lgip`` call it; tells profiles of one GPU apart.
+        id: The id in NVML and ``nvidia-smi mig -lgip``, different for each profile of a GPU.
         name: ``1g.10gb``, ``1g.10gb+me``.
-        compute: Compute slices.
+        compute: Number of compute slices.
         memory_mib: Its memory in MiB.
-        most: How many there can be at a time.
-        starts: First memory slice of each placement that it may have, ascending.
-        size: Memory slices.
-        engines: How many engines of each of ``mig_limits.ENGINES`` it has; empty where the source does not say.
+        most: How many instances of this profile a GPU can have at a time.
+        starts: First memory slice of each possible placement, ascending.
+        size: Number of memory slices.
+        engines: How many engines of each type an instance has, in the order of ``mig_limits.ENGINES``; empty if the
+            source does not give it.
     """
 
     id: int
@@ -80,30 +85,30 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One GPU.
 
     Attributes:
-        index: The machine's own number of the GPU. A node agent gives it by a table that it keeps, so it stays the same
-            when other GPUs are lost; in what agents of older releases published it is the driver's.
-        uuid: The GPU's identity, in its vendor's form (NVIDIA's is ``GPU-`` and a lower-case UUID); in lower case a DNS
-            label, and nobody else's in the machine.
+        index: The machine's own number of the GPU. A node agent assigns it and keeps it in a table, so it stays the
+            same when other GPUs are lost. In data from agents of older releases it is the driver's number.
+        uuid: The GPU's identity, in its vendor's form (NVIDIA's is ``GPU-`` and a lower-case UUID). In lower case it is
+            a DNS label. It is unique in the machine.
         minor: N of ``/dev/nvidiaN``; not always the index.
-        pci: Bus id as /sys writes it: ``0000:06:00.0``; empty where the source does not say (topo -m).
-        pcie_root: Root complex, ``pci0000:00``; None where it is not known.
-        numa: NUMA node, or None where the machine does not say (/sys says -1).
-        product: Full product name, exactly as NVML gives it; of AMD the part's, which its device id says.
-        board: What AMD's driver calls the board that it is on (``AMD Instinct MI300X OAM``), which says the part, too;
-            empty where that is no other name than ``product``, or none is known.
+        pci: Bus id as /sys writes it: ``0000:06:00.0``; empty if the source does not give it (topo -m).
+        pcie_root: Root complex, ``pci0000:00``; None if it is not known.
+        numa: NUMA node, or None if it is not known (/sys has -1).
+        product: Full product name, exactly as NVML gives it; for AMD the product that the device id stands for.
+        board: The name of the board in AMD's driver (``AMD Instinct MI300X OAM``), which also identifies the product;
+            empty if it equals ``product``, or is not known.
         architecture: ``volta``, ``ampere``, ``hopper``, …
         compute_capability: ``7.0``.
         memory_mib: Memory in MiB.
-        power_watts: Power limit that the product comes with, not the one that is set now.
+        power_watts: The default power limit of the product, not the current one.
         pcie_gbps: Bandwidth of the GPU's own PCIe link (x16 Gen3 12, Gen4 24, Gen5 48).
         switch_links: Links that end in a switch (NVSwitch); 0 on machines with direct links.
         c2c_gbps: Bandwidth of the coherent link to the GPU's own CPU (Grace), all its lanes; 0 without one.
         fabric: ``clusterUUID.cliqueID`` of the multi-node NVLink fabric that it has joined; empty without one.
         mig: The MIG devices that exist on it; None with MIG mode off. In MIG mode it cannot be used as a whole.
-        profiles: The MIG profiles that it can have, whether or not MIG mode is on; empty without MIG, or where the
-            source does not say.
-        vendor: Whose it is: the word of a ``Vendor``. Absent in what was written before there were others.
-        driver_index: The number that the driver's own tools use now (NVML's index), if that is another than ``index``.
+        profiles: The MIG profiles that it supports, whether or not MIG mode is on; empty without MIG, or if the source
+            does not give them.
+        vendor: Its vendor: the ``word`` of a ``Vendor``. Data from before there were other vendors lacks it.
+        driver_index: The number that the driver's own tools use now (NVML's index), if it differs from ``index``.
         has_slot: False if it is not known which slot of the machine the GPU is in, so that ``index`` only tells it from
             others. Absent if it is known.
     """
@@ -132,25 +137,31 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def label(self) -> str:
-        """Return the label of a machine's GPU: ``GPU3``, with the driver's number if that differs."""
+        """Return the name of a GPU for people, such as ``GPU3``.
+
+        The 3 is ``index``. If the driver's tools use another number now, the name contains that number, too.
+        """
         is_other = self.current_driver_index != self.index
         return f"GPU{self.index} (driver index {self.current_driver_index})" if is_other else f"GPU{self.index}"
 
     @property
     def current_driver_index(self) -> int:
-        """Return the number of a machine's GPU in the driver's own tools now."""
+        """Return the number that tools such as ``nvidia-smi`` use for the GPU now."""
         return self.index if self.driver_index is msgspec.UNSET else self.driver_index
 
     @property
     def products(self) -> tuple[str, ...]:
-        """Return all product names of a machine's GPU: the part's, the board's, and that of AMD's DRA driver."""
+        """Return all product names of a machine's GPU: product, board, and the name that AMD's DRA driver uses."""
         if self.vendor != AMD.word:
             return (self.product,)
         named = self.board or self.product
         return self.product, named, named.translate(_AS_AMD_WRITES)
 
     def of_product(self, globs: Iterable[str]) -> bool:
-        """Return whether a machine's GPU is one of these products, by names or globs in which case counts."""
+        """Return whether the GPU has one of the products that ``globs`` select.
+
+        ``globs`` are product names or globs; case matters.
+        """
         return any(fnmatchcase(name, glob) for glob in globs for name in self.products)
 
 
@@ -159,13 +170,13 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
     Attributes:
         name: The RDMA device's name (``mlx5_0``), else the interface's (``eth0``).
-        pci: Bus id as /sys writes it; empty where the source does not say, and for a bond.
-        numa: NUMA node, or None where the machine does not say.
-        kind: ``infiniband``, ``roce``, ``efa``, ``ethernet``; empty where not known.
-        gbps: Line rate, GB/s in one direction (400 Gbit/s is 50); 0 where not known.
+        pci: Bus id as /sys writes it; empty if the source does not give it, and for a bond.
+        numa: NUMA node, or None if it is not known.
+        kind: ``infiniband``, ``roce``, ``efa``, ``ethernet``; empty if it is not known.
+        gbps: Line rate, GB/s in one direction (400 Gbit/s is 50); 0 if it is not known.
         parent: Name of the physical function that this virtual or scalable function belongs to, its bus id if it has
             no name; empty for others.
-        members: Names of the interfaces that this bond is made of; empty for others.
+        members: Names of the interfaces that this bond consists of; empty for others.
     """
 
     name: str
@@ -182,8 +193,8 @@ class NumaNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         id: N of ``/sys/devices/system/node/nodeN``.
-        cpus: Its CPUs as the kernel lists them (``0-19,40-59``); empty for memory alone, or where not known.
-        cpumap: The same as the kernel's hex mask (``000000ff,fff00000``); empty where not known.
+        cpus: Its CPUs as the kernel lists them (``0-19,40-59``); empty for a node of memory only, or if not known.
+        cpumap: The same as the kernel's hex mask (``000000ff,fff00000``); empty if it is not known.
     """
 
     id: int
@@ -192,13 +203,15 @@ class NumaNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Cpu(msgspec.Struct, frozen=True, kw_only=True):
-    """The CPUs' model, in the numbers of ``/proc/cpuinfo``; all sockets of a server are alike.
+    """The CPUs' model, in the numbers of ``/proc/cpuinfo``.
+
+    All sockets of a server have the same model.
 
     Attributes:
         arch: ``x86_64``, ``arm64`` or ``ppc64``.
         vendor: ``GenuineIntel``, ``AuthenticAMD``, …; empty for ARM and POWER.
-        family: Decimal, base and extended family as ``/proc/cpuinfo`` adds them up; 0 where there is none.
-        model: Decimal, base and extended model; 0 where there is none.
+        family: Decimal, base and extended family as ``/proc/cpuinfo`` adds them up; 0 if there is none.
+        model: Decimal, base and extended model; 0 if there is none.
     """
 
     arch: str
@@ -208,19 +221,21 @@ class Cpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PciDevice(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One GPU, NIC or bridge of the PCI tree as NCCL lists it from /sys; an array in JSON, to stay small.
+    """One GPU, NIC or bridge of the PCI tree as NCCL lists it from /sys.
+
+    It is an array in JSON, to save space.
 
     Attributes:
         busid: ``0000:06:00.0``.
-        parent: Position in ``Machine.pci`` of the bridge above, smaller than the own one; None below a root complex.
-        numa: NUMA node, or None where /sys says -1.
-        kind: PCI class as /sys writes it: ``0x030200`` GPU, ``0x020700`` InfiniBand, ``0x060400`` bridge; empty where
-            not known.
-        ids: ``vendor:device:subsystem_vendor:subsystem_device`` in hex without 0x (``10de:2335:10de:18be``); empty
-            where not known.
-        link_speed: The slower of the device's and its port's ``max_link_speed``, the kernel's own words
-            (``32.0 GT/s PCIe``); empty where not known.
-        link_width: The smaller of both ``max_link_width``, where one that cannot be read is 0 (NCCL takes 0 for x16).
+        parent: Position in ``Machine.pci`` of the bridge above, which is a lower position; None below a root complex.
+        numa: NUMA node, or None if /sys has -1.
+        kind: PCI class as /sys writes it: ``0x030200`` GPU, ``0x020700`` InfiniBand, ``0x060400`` bridge; empty if it
+            is not known.
+        ids: ``vendor:device:subsystem_vendor:subsystem_device`` in hex without 0x (``10de:2335:10de:18be``); empty if
+            they are not known.
+        link_speed: The slower of the device's and its port's ``max_link_speed``, as the kernel writes it
+            (``32.0 GT/s PCIe``); empty if it is not known.
+        link_width: The smaller of both ``max_link_width``. An unreadable width counts as 0 (NCCL takes 0 for x16).
     """
 
     busid: str
@@ -233,17 +248,19 @@ class PciDevice(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Blocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which of a machine's GPUs may be had together, where its maker bounds that: they stand in blocks of one size.
+    """The sets of a machine's GPUs that may be used together, if the maker limits them.
 
-    A set lies within one block where that can hold it; a larger one is in as few blocks as hold it, with equally many
-    GPUs of each. With ``whole`` a set of several GPUs is of whole blocks instead.
+    GPUs are in blocks of one size. If a block can hold a set, the set must be within one block. A larger set takes
+    equally many GPUs of each block, and uses as few blocks as possible. If ``whole`` is set, sets of several GPUs
+    consist of whole blocks instead.
 
     Attributes:
         of: Per GPU, the number of its block.
-        counts: How many GPUs a pod may have, ascending; empty for any number.
-        whole: Whether sets of several GPUs are of whole blocks.
-        order: At ``k - 1``, for a set of ``k`` GPUs within one block, how many GPUs of its block are free, the best
-            first. Where that is empty or ends, the fewest that suffice are best.
+        counts: The numbers of GPUs that a pod may have, ascending; empty for any number.
+        whole: Whether sets of several GPUs consist of whole blocks.
+        order: Which block a set of ``k`` GPUs is taken from: entry ``k - 1`` lists numbers of free GPUs. A block with
+            the first of these numbers of free GPUs is best, then one with the second, and so on. If no block has a
+            listed number, the block with the fewest sufficient free GPUs is best.
     """
 
     of: tuple[int, ...]
@@ -263,24 +280,25 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         paths: g x g, PCIe path between two GPUs, whether or not they are also linked, symmetric.
         nics: Network cards, in ``NICn`` order.
         nic_paths: nics x g, PCIe path from each NIC to each GPU.
-        nic_pairs: nics x nics, PCIe path between two NICs, symmetric; None where the source does not say it (all but
+        nic_pairs: nics x nics, PCIe path between two NICs, symmetric; None if the source does not give it (all but
             topo -m).
         numa: NUMA nodes by id.
         link_gbps: Bandwidth of one link, one direction, as NCCL or RCCL counts it (V100 20, H100 20.6, MI300X 48); 0
-            without links, and for links whose bandwidth nobody publishes (HCCS).
+            without links, and for links whose bandwidth is not published (HCCS).
         socket_gbps: Bandwidth between CPU sockets (Intel Broadwell 6, Skylake 10, Sapphire Rapids 22, AMD 16).
-        socket_gbps_or: What it may be as well, where the source does not name the CPUs (topo -m); 0 where it does.
+        socket_gbps_or: Another possible value, if the source does not name the CPUs (topo -m); 0 if it does.
         driver_version: The GPU driver's version; empty if it is not known.
-        cuda_version: Newest CUDA that the driver knows, ``13.0``; empty where not known.
-        nccl_version: Of the NCCL that jobs bring to it, ``2.23`` or ``2.23.4``: what is predicted for sets of its GPUs
-            differs by it; empty for the newest one.
-        cpu: The CPUs' model; None where the source does not say.
-        pci: The PCI tree of GPUs, NICs and the bridges above them, parents first; empty where the source has none. Of
-            the bridges every second level is there, counted from the device up, as NCCL counts (``xml.cc``,
-            ``ncclTopoGetXmlFromSys``): a switch's upstream port is, its downstream ports and the root port are not.
-        virtual: True in a virtual machine, whose PCI tree need not be the server's; None where the source does not say
+        cuda_version: Newest CUDA version that the driver supports, ``13.0``; empty if it is not known.
+        nccl_version: The NCCL version that jobs bring, ``2.23`` or ``2.23.4``; empty for the newest one. Predictions
+            for sets of GPUs depend on it.
+        cpu: The CPUs' model; None if the source does not give it.
+        pci: The PCI tree of GPUs, NICs and the bridges above them, parents first; empty if the source has none. It has
+            only every second level of bridges, counted from the device up, as NCCL counts (``xml.cc``,
+            ``ncclTopoGetXmlFromSys``): a switch's upstream port is in it, its downstream ports and the root port are
+            not.
+        virtual: True in a virtual machine, whose PCI tree can differ from the server's; None if the source does not say
             (topo -m texts and most NCCL files).
-        blocks: Which GPUs may be had together; None where any may.
+        blocks: The GPUs that may be used together; None if any may.
     """
 
     name: str
@@ -303,7 +321,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     blocks: Blocks | None = None
 
     def subset(self, positions: Sequence[int]) -> Machine:
-        """Return the machine with these GPUs alone; they keep their numbers, and the PCI tree stays whole."""
+        """Return the machine with only the GPUs at these positions.
+
+        The GPUs keep their numbers, and the PCI tree is not changed.
+        """
         blocks = self.blocks
         if blocks is not None:
             blocks = msgspec.structs.replace(blocks, of=tuple(blocks.of[i] for i in positions))
@@ -318,21 +339,27 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def vendor(self) -> Vendor:
-        """Return the vendor of the machine's GPUs; ``check`` lets no machine have two."""
+        """Return the vendor of the machine's GPUs; ``check`` refuses machines with two vendors."""
         return VENDORS[self.gpus[0].vendor] if self.gpus else NVIDIA
 
     @property
     def product(self) -> str:
-        """Return the products of the machine's GPUs, several joined by a stroke."""
+        """Return the product name of the machine's GPUs; different products are joined by a slash."""
         return " / ".join(sorted({gpu.product or "GPU" for gpu in self.gpus}))
 
     @property
     def fabric(self) -> str:
-        """Return the multi-node NVLink fabric that all GPUs of the machine have joined; empty if there is not one."""
+        """Return the multi-node NVLink fabric of the machine's GPUs.
+
+        The result is empty if the GPUs have none, or are in several. GPUs without a fabric are ignored.
+        """
         joined = {gpu.fabric for gpu in self.gpus if gpu.fabric}
         return joined.pop() if len(joined) == 1 else ""
 
     @property
     def switched(self) -> bool:
-        """Return whether the machine's GPUs are joined by switches (NVSwitch): all sets of one size are equal."""
+        """Return whether the links of the machine's GPUs end in switches (NVSwitch).
+
+        The switches join all GPUs, so all sets of one size are equally good.
+        """
         return any(gpu.switch_links for gpu in self.gpus)

@@ -1,6 +1,7 @@
-"""What MIG instances of a GPU run out of in addition to memory slices: engines, compute slices, a profile's count.
+"""The limits on the MIG instances of a GPU in addition to memory slices.
 
-The allocator, the counters of ResourceSlices, the node agent and the simulated GPUs all keep these limits.
+They are engines, compute slices, and the highest number of instances of each profile. The allocator, the counters of
+ResourceSlices, the node agent and the simulated GPUs all use them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ _MOST_STATES: Final = 1 << 12  # far more than a GPU of today has
 
 
 class Limit(NamedTuple):
-    """Something of which a GPU has a number, and each instance takes some.
+    """A resource of a GPU that MIG instances use up.
 
     Attributes:
         name: A DNS label: ``ofa-engines``, ``compute-slices``, ``profile-1``.
-        total: How many the GPU has.
-        needs: How many an instance of each profile takes.
+        total: The amount that the GPU has.
+        needs: By MIG profile, the amount that one instance takes.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Limit(NamedTuple):
 
 
 def every_limit(profiles: Sequence[MigProfile]) -> tuple[Limit, ...]:
-    """Return all limits of the MIG instances of a GPU with these profiles."""
+    """Return all limits on the MIG instances of a GPU with ``profiles``, except memory slices."""
     compute = {profile: profile.compute for profile in profiles}
     counts = [
         Limit(f"profile-{number}", profile.most, {other: int(other is profile) for other in profiles})
@@ -45,10 +46,11 @@ def every_limit(profiles: Sequence[MigProfile]) -> tuple[Limit, ...]:
 
 @functools.lru_cache(maxsize=64)
 def binding_limits(profiles: tuple[MigProfile, ...]) -> tuple[Limit, ...]:
-    """Return the fewest limits of MIG instances that, with memory slices, allow what all limits allow.
+    """Return the limits on MIG instances that matter in addition to memory slices.
 
-    A limit is left out if memory slices and the limits before it never let its total be exceeded: on an H100 the OFA
-    engine alone remains. None remains if no placement overlaps another: these instances exist together already.
+    A limit is left out if instances within the memory slices, and within the limits before it, can never exceed its
+    total. On an H100 only the limit of the OFA engine remains. The result is empty if no placement overlaps another:
+    then all instances can exist together.
     """
     spans = [(start, start + profile.size) for profile in profiles for start in profile.starts]
     if sum(end - start for start, end in spans) == len({n for start, end in spans for n in range(start, end)}):
@@ -61,10 +63,11 @@ def binding_limits(profiles: tuple[MigProfile, ...]) -> tuple[Limit, ...]:
 
 
 def _engines(profiles: Sequence[MigProfile]) -> list[Limit]:
-    """Return the limits of engines; of a kind that instances share none.
+    """Return the limits of engines. An engine type that instances share has no limit.
 
-    The GPU has as many as its best equipped profile: ``+me.all``, or the one of all slices. NVML says how many
-    instances of one profile a GPU can have. If these alone need more engines than there are, instances share them.
+    The GPU has as many engines of a type as the profile with the most: ``+me.all``, or the profile of all slices. NVML
+    gives how many instances of a profile can exist at a time. If these would need more engines than the GPU has,
+    instances share the engines.
     """
     counts = {profile: profile.engines for profile in profiles}
     if not any(map(any, counts.values())):
@@ -79,10 +82,11 @@ def _engines(profiles: Sequence[MigProfile]) -> list[Limit]:
 
 
 def _engines_by_name(profiles: Sequence[MigProfile]) -> dict[MigProfile, tuple[int, ...]]:
-    """Return the engines that the profiles' names tell of, for sources that have no numbers.
+    """Return the engines of each profile by the profiles' names, for sources without numbers of engines.
 
-    Instances with ``+me`` have the OFA engine, which a GPU has once. If there is a ``+me.all``, it has all decoders,
-    ``-me`` has none, and each other instance has one for each compute slice (NVIDIA's MIG user guide, RTX PRO 6000).
+    A GPU has one OFA engine; instances with ``+me`` have it. If the GPU has a profile ``+me.all``, decoders count, too:
+    an instance of this profile has all of them, ``-me`` has none, and each other instance has one for each compute
+    slice (NVIDIA's MIG user guide, RTX PRO 6000).
     """
     whole = max((profile.compute for profile in profiles), default=0)
     some_take_all = any("+me.all" in profile.name for profile in profiles)
@@ -97,9 +101,10 @@ def _engines_by_name(profiles: Sequence[MigProfile]) -> dict[MigProfile, tuple[i
 
 
 def _can_exceed(profiles: Sequence[MigProfile], limits: Sequence[Limit], limit: Limit) -> bool:
-    """Return whether MIG instances that fit into memory and ``limits`` can take more than the total of ``limit``.
+    """Return whether MIG instances can take more than the total of ``limit``.
 
-    The search goes from the lowest memory slice to the highest. If there are too many ways, it ends with True.
+    Only combinations of instances that fit into the memory and keep ``limits`` are considered. The search goes from the
+    lowest memory slice to the highest. If there are too many combinations, it ends with True.
 
     Args:
         profiles: The GPU's MIG profiles.

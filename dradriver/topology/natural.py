@@ -1,4 +1,4 @@
-"""Natural order: names sorted by the numbers in them, as people count."""
+"""Sorts names by the numbers in them, as people count (natural order)."""
 
 from __future__ import annotations
 

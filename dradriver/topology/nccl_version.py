@@ -1,4 +1,7 @@
-"""Which release of NCCL runs on a machine: predictions differ by it (``docs/allocator.md``)."""
+"""The release of NCCL that runs on a machine.
+
+Predictions of bandwidth depend on it (``docs/internals/busbw.md``).
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,13 @@ _VERSION = re.compile(r"(?a:(\d{1,2})\.(\d{1,3})(?:\.\d{1,3})?)")
 
 
 def release(version: str) -> Release:
-    """Return the release of an NCCL version: (2, 23) for ``2.23.4``, the newest known for an empty one.
+    """Return the release of an NCCL version: (2, 23) for ``2.23.4``.
+
+    For an empty version, return the newest known release. A version newer than the known ones is returned unchanged;
+    predictions for it are those of the newest known release.
 
     Raises:
-        TopologyError: No version, or one before 2.19. Newer ones than are known are taken to predict as those.
+        TopologyError: The text is no version, or a version before 2.19.
     """
     if not version:
         return NEWEST
@@ -26,5 +32,7 @@ def release(version: str) -> Release:
     given = (int(match[1]), int(match[2])) if match else (0, 0)
     if given < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        raise TopologyError(f"nccl-version: {version!r}; write {oldest} or a later one, as 2.23 or 2.23.4")
+        raise TopologyError(
+            f"nccl-version: {version!r} is not allowed. Write {oldest} or a later version, for example 2.23 or 2.23.4."
+        )
     return given

@@ -1,8 +1,8 @@
-"""The levels of a cluster's network, and where nodes stand in them by the keys of their labels.
+"""The levels of a cluster's network, and the location of nodes in them, by their labels.
 
-There are no core names for them (KEP-4962 is closed), so each source of labels has a family of keys here; a cluster
-with others gives its keys, nearest first. Sources: the documents of topograph, AWS, Google Cloud, OCI; for CoreWeave
-issues and charts.
+Kubernetes has no standard labels for network levels (KEP-4962 is closed). So this module has a family of label keys for
+each source of labels. An administrator can configure the keys of other labels, nearest level first. Sources: the
+documents of topograph, AWS, Google Cloud, OCI; for CoreWeave issues and charts.
 """
 
 from __future__ import annotations
@@ -89,11 +89,12 @@ _KNOWN: Final = {
 
 
 class Location(msgspec.Struct, frozen=True):
-    """Where a server stands in the network.
+    """The location of a server in the network.
 
     Attributes:
-        domains: Its part of the network at each level of its cluster, nearest first; None where it is in none.
-        gbps: Bandwidth of the server's network, one direction, GB/s; 0 where it is unknown.
+        domains: Its domain at each network level of its cluster, nearest level first. A domain is one part of the
+            network at a level, such as a rack. An entry is None if the server is in no domain of that level.
+        gbps: Bandwidth of the server's network, one direction, GB/s; 0 if it is unknown.
     """
 
     domains: tuple[Domain | None, ...] = ()
@@ -101,18 +102,18 @@ class Location(msgspec.Struct, frozen=True):
 
 
 def location(*, zone: str = "", spine: str = "", leaf: str = "", fabric: str = "", gbps: float = 0.0) -> Location:
-    """Return where a server stands in the network of a cluster with the usual ``LEVELS``; an unknown name is empty.
+    """Return the location of a server in a network with the usual levels, ``LEVELS``.
 
-    A leaf's name counts within its spine and zone, and a spine's within its zone: racks of two zones may both be called
-    ``rack1``.
+    A name that is not known is empty. A domain is one part of the network, such as a leaf, and is named with the wider
+    ones around it: zone and spine. So racks of two zones may both be called ``rack1``.
 
     Args:
         zone: Zone or site.
         spine: Spine switch or block of leaf switches.
         leaf: Leaf switch or rack.
-        fabric: ``Machine.fabric``: a multi-node NVLink fabric, wherever it is. Its servers are one rack, so they are
-            near each other; but containers on two of them reach each other over NVLink only with an IMEX channel, which
-            nothing here gives them: between them is the network.
+        fabric: ``Machine.fabric``: a multi-node NVLink fabric, in any zone. Its servers are one rack, so they are near
+            each other. Containers on two of its servers reach each other over NVLink only with an IMEX channel. This
+            function does not check for the channel.
         gbps: As ``Location.gbps``.
     """
     every = (fabric,), (zone, spine, leaf), (zone, spine), (zone,)
@@ -123,23 +124,23 @@ class Levels(msgspec.Struct, frozen=True):
     """The levels of a cluster's network, nearest first.
 
     Attributes:
-        names: What they are called.
-        keys: The label of each.
+        names: Their names.
+        keys: The label key of each.
     """
 
     names: tuple[str, ...]
     keys: tuple[str, ...]
 
     def location(self, labels: Mapping[str, str], *, fabric: str = "", gbps: float = 0.0) -> Location:
-        """Return where a node stands in the network at each of these levels, by its labels.
+        """Return the location of a node at each of the network levels, by its labels.
 
-        A domain nests in those around it: a leaf of one name under two spines is two leaves. A node is in no domain of
-        a level whose label it lacks. Worked example, with levels leaf, spine and zone: the labels ``leaf: l1`` and
-        ``zone: z`` give ``(("z", "", "l1"), None, ("z",))``.
+        A domain is nested in the outer domains: leaves of the same name under two spines are two domains. If the node
+        lacks the label of a level, it is in no domain of that level. Worked example, with levels leaf, spine and zone:
+        the labels ``leaf: l1`` and ``zone: z`` give ``(("z", "", "l1"), None, ("z",))``.
 
         Args:
-            labels: The node's.
-            fabric: ``Machine.fabric``, where no label names the NVLink fabric.
+            labels: The node's labels.
+            fabric: ``Machine.fabric``, used if no label names the NVLink fabric.
             gbps: Bandwidth of the node's network.
         """
         values = [labels.get(key, "") for key in self.keys]
@@ -164,16 +165,19 @@ class Levels(msgspec.Struct, frozen=True):
 def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = (), *, fabrics: bool = False) -> Levels:
     """Return the network levels of a cluster by its nodes' labels.
 
-    Without configured keys they are an NVLink fabric, the first of ``FAMILIES`` whose nearest key nine nodes of ten
-    have, and the zone. If some node has topograph's label of a sub-domain, that is a level below the fabric. A key that
-    is known has the family's name for its level (``leaf``), another what follows its last slash: ``example.com/rack``
-    is ``rack``.
+    Without configured keys, the levels are: an NVLink fabric, the levels of one family of labels, and the zone. A
+    family (``FAMILIES``) is the label keys of one source, such as topograph or AWS. The first family is used whose
+    nearest key 90 % of the nodes have. If some node has topograph's label of a sub-domain, a part of an NVLink fabric,
+    the sub-domain is a level below the fabric.
+
+    A known key gives its level the family's name (``leaf``). Another key gives the text after its last slash:
+    ``example.com/rack`` is ``rack``.
 
     Args:
         nodes: The labels of each node with GPUs.
         configured: Label keys, nearest first.
-        fabrics: Whether some machine is in an NVLink fabric. A fabric is then a level below those that are configured
-            without one: it joins GPUs closer than any switch of the network does.
+        fabrics: Whether some machine is in an NVLink fabric. If so, and if no configured level is a fabric, the fabric
+            becomes the lowest level, because it joins GPUs closer than any network switch does.
     """
     # The label key of the NVLink fabric that some node has.
     fabric = next((key for key in FABRICS if any(labels.get(key) for labels in nodes)), "")
@@ -191,16 +195,21 @@ def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = 
 
 
 def _wider_tiers(nodes: Collection[Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the label keys of topograph's tiers beyond the third, as far as nine nodes of ten have each."""
+    """Return the label keys of network tiers from the fourth on, if most nodes have them.
+
+    A key counts if 90 % of the nodes have it. The program topograph writes these labels: a tier is a level of switches,
+    the nearest first.
+    """
     keys = (f"{_TIER}{number}" for number in itertools.count(len(FAMILIES[0])))
     return tuple(itertools.takewhile(lambda key: found(key, nodes), keys))
 
 
 def network_gbps(machine: Machine) -> float:
-    """Return what a node's network cards carry together, one direction, GB/s: of RDMA if it has such, else of all.
+    """Return the total bandwidth of a node's network cards, one direction, GB/s.
 
-    A virtual function is its card's, a member its bond's. Where the rate of some is not known, it is at least so much;
-    0 where that of none is. Worked example: a DGX H100 has eight InfiniBand cards of 50 for its GPUs: 400.
+    If the node has RDMA cards, only these count. A virtual function counts as its card, a member of a bond as its bond.
+    If the rates of some cards are not known, the result is a lower bound; it is 0 if no rate is known. Worked example:
+    a DGX H100 has eight InfiniBand cards of 50 for its GPUs: 400.
     """
     bonded = {member for nic in machine.nics for member in nic.members}
     cards = [nic for nic in machine.nics if not nic.parent and nic.name not in bonded]
@@ -209,12 +218,19 @@ def network_gbps(machine: Machine) -> float:
 
 
 def found(key: str, nodes: Collection[Mapping[str, str]]) -> bool:
-    """Return whether nine nodes of ten have a network level's label."""
+    """Return whether at least 90 % of the nodes have a label with this key.
+
+    ``nodes`` are the labels of each node.
+    """
     return bool(nodes) and sum(bool(labels.get(key)) for labels in nodes) >= ENOUGH * len(nodes)
 
 
 def _names(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return a name of its own for each level; the whole key where a shorter name is taken, or NVLink's."""
+    """Return a different name for each network level, from its label key.
+
+    The name is short if possible (``rack``). If another level has the short name, or if the short name is that of an
+    NVLink level, the name is the whole key.
+    """
     names: list[str] = []
     for key in keys:
         name = _KNOWN.get(key) or key.rpartition("/")[2]

@@ -1,4 +1,7 @@
-"""PCIe paths from places in the PCI tree: the one rule by which profiles and /sys become a path matrix."""
+"""Computes PCIe paths from the places of devices in the PCI tree.
+
+All path matrices from profiles and from /sys are made by this one rule.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from dradriver.topology.machine import PathType
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a device hangs.
+    """The place of a device in the PCI tree.
 
     Attributes:
-        numa: NUMA node, or None where the machine does not say.
-        root: Root complex (``pci0000:00``); None where it is not known.
-        switches: PCIe switches from the root down to the device, named as one likes; empty directly below the root.
+        numa: NUMA node, or None if it is not known.
+        root: Root complex (``pci0000:00``); None if it is not known.
+        switches: PCIe switches from the root down to the device, with any names; empty directly below the root.
     """
 
     numa: int | None = None
@@ -24,10 +27,15 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def pcie_path(a: Place, b: Place) -> PathType:
-    """Return the PCIe path between two devices by their places, as ``nvidia-smi topo -m`` would name it.
+    """Return the PCIe path between two devices, as ``nvidia-smi topo -m`` would name it.
 
-    One root: PIX when both hang from the same switch, PXB when their ways part below a common switch, else PHB. Two
-    roots: NODE within one known NUMA node, else SYS. Two unknown roots count as two.
+    ``a`` and ``b`` are the devices' places in the PCI tree.
+
+    * same root complex: PIX if both are directly below the same switch, PXB if they have a common switch further up,
+      else PHB
+    * different roots: NODE if both are on the same known NUMA node, else SYS
+
+    Two unknown roots count as different.
     """
     if a.root is None or a.root != b.root:
         return PathType.NODE if a.numa is not None and a.numa == b.numa else PathType.SYS
@@ -41,12 +49,14 @@ def pcie_path(a: Place, b: Place) -> PathType:
 def path_matrix(
     rows: tuple[Place, ...], columns: tuple[Place, ...], *, joined: Callable[[Place, Place], bool] = lambda *_: False
 ) -> tuple[tuple[PathType, ...], ...]:
-    """Return the PCIe paths from every row's place to every column's, rows x columns; an object to itself is SELF.
+    """Return the PCIe paths from every place of ``rows`` to every place of ``columns``, as a matrix.
+
+    The path of a ``Place`` object to itself is SELF.
 
     Args:
         rows: Places.
         columns: Places.
-        joined: Says of two places whether links between their switches join them: then they are PXB at most.
+        joined: Returns whether links join the PCIe switches of two places. If so, their path is PXB or nearer.
     """
 
     def path(a: Place, b: Place) -> PathType:

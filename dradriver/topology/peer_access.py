@@ -1,8 +1,9 @@
 """GPUs that refuse each other peer access although links between them are up: no pod may have both.
 
-NCCL asks for the peer access of every pair that it sees linked, whether or not a ring joins the two, and ends the job
-with "unhandled cuda error" (``ncclTopoCheckP2p`` in ``paths.cc``). The scheduler cannot be told that two devices do not
-go together, so one of them is kept from pods. The node agent taints it, and ``gputopo plan`` leaves it out.
+NCCL requests the peer access of every pair that it sees linked, even if no ring joins the two. Without access it ends
+the job with "unhandled cuda error" (``ncclTopoCheckP2p`` in ``paths.cc``). The scheduler has no rule that two devices
+exclude each other. So one GPU of the pair is kept off pods: the node agent taints it, and ``gputopo plan`` leaves it
+out.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ Pair = tuple[int, int]
 
 
 def kept_off(machine: Machine) -> dict[int, tuple[int, ...]]:
-    """Return the positions of GPUs to keep off pods, each with those to which it has no peer access.
+    """Return the GPUs that no pod should get, each with the GPUs to which it has no peer access.
 
-    Of direct links the machine does not say whether a pair without any lost its peer access: it is taken for unlinked.
+    All are positions. Only GPUs on switches are considered. For direct links the machine does not show whether a pair
+    without links lost its peer access, so the pair counts as unlinked.
     """
     switched = [i for i, gpu in enumerate(machine.gpus) if gpu.switch_links and gpu.mig is None]
     refused = [(i, j) for i, j in combinations(switched, 2) if not machine.links[i][j]]
@@ -27,15 +29,21 @@ def kept_off(machine: Machine) -> dict[int, tuple[int, ...]]:
 
 
 def faulty(refused: Iterable[Pair], *, switched: Collection[int]) -> set[Pair]:
-    """Return those pairs without peer access that are a fault: links are up, and nothing else explains it.
+    """Return the pairs of GPUs without peer access for which the fabric manager is not the reason.
 
-    Two things explain it for GPUs on switches. A fabric manager that does not run lets no pair reach each other. One
-    with partitions lets the GPUs of each reach each other, and no others. A partition has two GPUs or more here: the
-    links of one alone are down. So a GPU that reaches no other is at fault, and so is a pair within a partition.
+    For GPUs on switches, the fabric manager can be the reason in two ways:
+
+    * It does not run. Then no pair has peer access.
+    * It has partitions. Then only GPUs of the same partition have peer access. A partition has two GPUs or more here,
+      because the links of a partition with one GPU are down.
+
+    So a pair on switches is faulty if one of its GPUs reaches no other GPU while other GPUs do, or if both GPUs are in
+    one partition. A pair of directly linked GPUs is always faulty.
 
     Args:
         refused: Pairs of positions of GPUs that are used whole, whose links are up, and that have no peer access.
-        switched: Positions of those GPUs whose links end in switches; all other pairs of them have peer access.
+        switched: Positions of the GPUs whose links end in switches. Pairs of these GPUs that are not in ``refused``
+            have peer access.
     """
     # By position of a GPU behind switches, the number of its partition: the GPUs that it reaches.
     pairs = set(refused)
@@ -56,7 +64,11 @@ def faulty(refused: Iterable[Pair], *, switched: Collection[int]) -> set[Pair]:
 
 
 def _partitions(refused: set[Pair], switched: Collection[int]) -> dict[int, int]:
-    """Return for each GPU on switches the first that it reaches, directly or through others."""
+    """Return the partition of each GPU on switches, by the partition's first GPU.
+
+    The GPUs of a partition reach each other by peer access, directly or through others. ``refused`` are the pairs
+    without peer access, ``switched`` the GPUs on switches.
+    """
     first_of: dict[int, int] = {}
     for first in switched:
         reached = [] if first in first_of else [first]
@@ -69,9 +81,10 @@ def _partitions(refused: set[Pair], switched: Collection[int]) -> dict[int, int]
 
 
 def fewest(pairs: Collection[Pair]) -> dict[int, tuple[int, ...]]:
-    """Return few GPUs such that each pair without peer access has one of them, with the other ones.
+    """Return few GPUs, so that each pair without peer access contains at least one of them.
 
-    GPUs of most pairs are chosen first, then the last.
+    Each GPU comes with its partners in these pairs. The GPU that is in the most pairs is chosen first; among equals the
+    one with the highest position.
     """
     chosen: dict[int, tuple[int, ...]] = {}
     left = set(pairs)

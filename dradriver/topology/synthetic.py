@@ -6,7 +6,10 @@ import hashlib
 
 
 def synthetic_uuid(name: str, index: int, *, seed: str = "") -> str:
-    """Return a synthetic identifier of a GPU, ``GPU-`` and a UUID, that depends on exactly these three."""
+    """Return a made-up GPU identifier, ``GPU-`` and a UUID, that depends only on the arguments.
+
+    These are the machine's name, the GPU's number, and a text for machines of the same name.
+    """
     digest = hashlib.sha256("\0".join((name, seed, str(index))).encode("utf-8", "replace"))
     text = digest.hexdigest()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"

@@ -1,6 +1,7 @@
-"""Whose GPUs a machine has, and what follows from it for who asks for them, places them and prepares them.
+"""The GPU vendors, and their differences for requests, placement and preparation of GPUs.
 
-One vendor a machine, and one a pod. What reads and prepares a vendor's GPUs has a room in ``dradriver/node/vendors``.
+A machine has one vendor, and so has a pod. ``dradriver/node/vendors`` has the code that reads and prepares a vendor's
+GPUs.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import msgspec
 
 
 class LinkKind(msgspec.Struct, frozen=True):
-    """A kind of direct link that a vendor's tools call by a name, without a number.
+    """A kind of direct link that a vendor's tools show by a name, without a number.
 
     Attributes:
-        cell: What stands in a matrix.
-        links: The number of links that compares it with other kinds.
-        meaning: What a legend says of it.
+        cell: The text in a matrix.
+        links: A number of links that stands for this kind, to compare it with other kinds.
+        meaning: The text in a legend.
     """
 
     cell: str
@@ -29,21 +30,23 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     """One maker of GPUs.
 
     Attributes:
-        word: What stands in ``Gpu.vendor``.
-        link: What its direct links are called.
-        cell: The same before their number in a matrix: ``NV4``.
-        kinds: Links that stand there by a name instead, by whose number nothing is said but which carries more.
+        word: The value of ``Gpu.vendor``.
+        link: The name of its direct links.
+        cell: The text before the number of links in a matrix: ``NV`` in ``NV4``.
+        kinds: Kinds of links that the matrix shows by a name without a number; ``LinkKind.links`` ranks their
+            bandwidths.
         library: The collective library that its jobs bring.
-        predicted: Whether the all-reduce bandwidth of sets can be predicted. The model here is NCCL's; RCCL and HCCL
-            search otherwise, and a figure of theirs would be invented.
-        rated: Whether what one link carries is published.
-        device_class: The DeviceClass that its whole GPUs are asked for by.
-        resources: Extended resources that ask for whole GPUs of it, as limits, and by which its device plugins hand
-            them out; first the one of any product.
-        offered: How the names begin by which its device plugins hand out parts of its GPUs, or GPUs of one product.
-        parts: Whether there are shares and slices of its GPUs.
-        hides: Variables that choose among a container's GPUs, by which a pod's author may hide some.
-        injects: Variables by which the vendor's own container runtime adds devices that no claim gives.
+        predicted: Whether the all-reduce bandwidth of sets of GPUs can be predicted. The driver has a model of NCCL
+            only. RCCL and HCCL search in other ways, and a figure for them would be invented.
+        rated: Whether the bandwidth of one link is published.
+        device_class: The DeviceClass by which pods request its whole GPUs.
+        resources: Extended resources by which pods request its whole GPUs as limits, and which its device plugins
+            offer. The first one is for GPUs of any product.
+        offered: Prefixes of the resource names by which its device plugins offer fractions of its GPUs, or GPUs of one
+            product.
+        parts: Whether its GPUs can be divided into shares and slices.
+        hides: Environment variables that choose among a container's GPUs. A pod's author may hide some GPUs with them.
+        injects: Environment variables by which the vendor's own container runtime adds devices that no claim gives.
     """
 
     word: str
@@ -61,14 +64,15 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     injects: tuple[str, ...]
 
     def link_cell(self, links: int) -> str:
-        """Return how the vendor's matrix shows so many links of a pair, one or more."""
+        """Return the text in the vendor's matrix for a pair of GPUs with ``links`` links (at least one)."""
         return next((kind.cell for kind in self.kinds if kind.links == links), f"{self.cell}{links}")
 
     @property
     def type(self) -> str:
-        """Return the attribute ``type`` of the vendor's whole GPUs: ``gpu`` is NVIDIA's alone.
+        """Return the value of the device attribute ``type`` for the vendor's whole GPUs.
 
-        DeviceClasses of releases that knew no vendor select that, and after a rollback they are back.
+        Only NVIDIA's is ``gpu``. The DeviceClasses of old releases, which knew no other vendor, select ``gpu``. After a
+        rollback they are in force again, and must not select GPUs of other vendors.
         """
         return "gpu" if self.word == "nvidia" else f"{self.word}-gpu"
 
@@ -122,6 +126,9 @@ _OF_CELL: Final = {vendor.cell: vendor for vendor in VENDORS.values()}
 
 
 def links_of(cell: str) -> tuple[Vendor, int] | None:
-    """Return which vendor's links a matrix's cell stands for, and how many; None if it is no such cell."""
+    """Return the vendor and number of the links that a matrix's cell shows.
+
+    The result is None if the cell does not show links.
+    """
     match = _NUMBERED.fullmatch(cell)
     return (_OF_CELL[match[1]], int(match[2])) if match else _KINDS.get(cell)

@@ -1,4 +1,4 @@
-"""Versions of drivers and of CUDA, ``580.95.05`` and ``12.4``: compared number by number."""
+"""Compares versions of drivers and of CUDA number by number, such as ``580.95.05`` and ``12.4``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ Numbers = tuple[int, ...]
 
 
 def numbers(text: str) -> Numbers | None:
-    """Return the numbers of a driver's or CUDA's version; None if the text is no version."""
+    """Return the numbers of a driver's or CUDA's version: (580, 95, 5) for ``580.95.05``.
+
+    The result is None if the text is no version.
+    """
     return _numbers(_VERSION.fullmatch(text))
 
 
 def reaches(text: str, least: str) -> bool:
-    """Return whether a version of a driver or CUDA is ``least`` or later; an unknown version reaches no demand.
+    """Return whether a version of a driver or CUDA is ``least`` or later.
 
-    What a driver says behind its numbers (``580.95.05-open``) is not looked at.
+    The result is False if the version is unknown. Text after the numbers (``580.95.05-open``) is ignored.
     """
     if not least:
         return True

@@ -1,4 +1,4 @@
-"""Bars as a picture: panels below each other, each scaled to its largest bar."""
+"""Draws bars as an SVG picture: panels one below the other, each scaled to its largest bar. ``svg`` calls it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ def _panel(panel: Panel, *, left: int) -> list[str]:
 
 
 def _number(value: float, panel: Panel) -> str:
-    """Return a value to a tenth, or as the whole number that it is where all of its panel are."""
+    """Return a bar's value as text, with one decimal; without decimals in some panels.
+
+    A panel has no decimals if all its values are whole.
+    """
     whole = all(float(one).is_integer() for _, one, _ in panel.bars)
     return f"{value:.0f}" if whole else f"{value:.1f}"

@@ -1,6 +1,6 @@
-"""The model of a document: titled sections of blocks. It says what things are; the renderers say how they look.
+"""The model of a document: titled sections of blocks. It has the content; the renderers decide how it looks.
 
-Text in it is anybody's: each renderer makes it safe for where it goes.
+A text can come from any user of the cluster. So each renderer escapes texts for its own format.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import msgspec
 
 
 class Tone(enum.Enum):
-    """What a cell's text means. A colour goes with it, but the text says it, too."""
+    """The meaning of a text, such as free or blocked, which selects its colour.
+
+    The text must be clear without the colour, too.
+    """
 
     PLAIN = "plain"
     SELF = "X"  # the rest are the words of nvidia-smi topo -m, with NV for any number of links
@@ -32,12 +35,13 @@ class Tone(enum.Enum):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """Text and what it means.
+    """A text of a document with its meaning, which selects its colour.
 
     Attributes:
         text: The text.
-        tone: What it means.
-        swatch: The colour of a picture that it explains, which a page shows before it: a tone, or a series' number.
+        tone: The meaning of the text.
+        swatch: The colour that the cell explains, for example in a legend: a tone, or a number of ``palette.series``. A
+            page shows this colour before the text. None if the cell explains no colour.
     """
 
     text: str
@@ -49,9 +53,9 @@ class Column(msgspec.Struct, frozen=True):
     """A column of a table.
 
     Attributes:
-        title: Its head; a table none of whose columns has one has no head at all.
-        number: Whether it holds numbers, which stand on the right.
-        detail: Whether text leaves it out, where lines must stay short.
+        title: Its heading. If no column of a table has a heading, the table has no heading row.
+        number: Whether it holds numbers, which are aligned to the right.
+        detail: Whether the text renderer leaves the column out to keep lines short.
     """
 
     title: str = ""
@@ -60,9 +64,9 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of a cell each column; the first cell names the row, and is empty where the row goes on with the one above.
+    """A table with one cell for each row and column. A table without rows is not shown.
 
-    Nothing is shown of a table without rows.
+    The first cell names the row. It is empty if the row continues the row above.
     """
 
     title: str = ""
@@ -71,20 +75,20 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notes(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines as they stand; ``verbatim`` ones are aligned by their blanks."""
+    """Lines of text. If ``verbatim`` is set, their spaces are kept for alignment."""
 
     lines: tuple[Cell, ...]
     verbatim: bool = False
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What a picture says beside a row.
+    """A short text next to a row of a picture, such as the pod that uses a GPU.
 
     Attributes:
-        text: As much as there is room for is shown.
-        more: All that there is to say, where a pointer rests.
-        tone: What it means.
-        series: The number of a colour of its own, which ``Key`` explains; None without.
+        text: The text to show, cut to the space that there is.
+        more: The full text, shown when a pointer rests on the mark.
+        tone: The meaning of the text.
+        series: The number of the mark's own colour, which ``Key`` explains; None without one.
     """
 
     text: str
@@ -94,12 +98,12 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grouping(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to put the matrix's devices into groups.
+    """One way to divide the devices of a link matrix into groups.
 
     Attributes:
-        title: Of all its groups.
-        group: Per device the number of its group, None where it is in none.
-        names: Per number of a group what there is to say of it.
+        title: The title for all these groups.
+        group: For each device the number of its group; None if it is in no group.
+        names: The text that describes each group; its position is the group's number.
     """
 
     title: str
@@ -108,17 +112,21 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Matrix(msgspec.Struct, frozen=True, kw_only=True):
-    """A square of cells; text has the devices as they are numbered, a picture in the order that shows their groups.
+    """A square matrix of the links between devices.
+
+    Text shows the devices in the order of their numbers. A picture shows them in an order in which the devices of a
+    group are side by side.
 
     Attributes:
-        title: Of the picture.
+        title: The picture's title.
         devices: The names of rows and columns.
-        cells: A row a device.
-        further: Columns on the right that only text has: a title and a word for each device.
-        order: The devices' positions as a picture has them.
-        groupings: Bars beside the picture's rows, the first one outermost.
-        marks: Per device what stands left of its row in the picture; empty, or fewer than devices, where nothing does.
-        marked: The marks' title.
+        cells: The cells, one row for each device.
+        further: Columns to the right of the cells, such as NUMA nodes. Each is a title and a text for each device.
+            Pictures leave them out.
+        order: The positions of the devices in the picture's order.
+        groupings: The groups, drawn as bars next to the picture's rows; the first grouping is outermost.
+        marks: The mark to the left of each device's row in the picture. It may be empty or shorter than ``devices``.
+        marked: The heading of the column with the marks.
     """
 
     title: str
@@ -132,21 +140,24 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Panel(msgspec.Struct, frozen=True, kw_only=True):
-    """Bars on one scale: of each its name, value and tone."""
+    """A group of bars with a common scale. Each bar has a name, a value and a tone."""
 
     title: str
     bars: tuple[tuple[str, float, Tone], ...]
 
 
 class Bars(msgspec.Struct, frozen=True, kw_only=True):
-    """Panels of bars below each other, each scaled to its largest; text leaves them out."""
+    """Panels of bars, one below the other, each scaled to its largest bar. The text renderer leaves them out."""
 
     title: str
     panels: tuple[Panel, ...]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """What a colour stands for, and where it is."""
+    """One line of the legend ``Key``: a colour and what it stands for.
+
+    ``series`` is the colour's number (``palette.series``), ``name`` the thing, ``where`` where the thing occurs.
+    """
 
     series: int
     name: str
@@ -154,7 +165,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """The colours of the marks in all pictures; ``heads`` are those of names and places where it is a table."""
+    """The legend of a document: what each colour in its pictures means.
+
+    ``heads`` are the column headings that are used if the legend is shown as a table.
+    """
 
     title: str
     heads: tuple[str, str]
@@ -165,7 +179,10 @@ Block = Table | Notes | Matrix | Bars | Key
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks under a title, or under none; ``folded`` names what a page hides until it is asked for."""
+    """Blocks with or without a title.
+
+    ``folded``: if it is not empty, a page shows this text instead of the blocks until the reader opens the section.
+    """
 
     title: str = ""
     folded: str = ""
@@ -173,24 +190,30 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one command shows; the title is that of a page or picture."""
+    """Everything that one command shows. The title is used for a page or a picture."""
 
     title: str
     sections: tuple[Section, ...]
 
 
 def words(*texts: str) -> tuple[Cell, ...]:
-    """Return plain cells of a document's table."""
+    """Return table cells with these texts, without a tone (colour)."""
     return tuple(Cell(text) for text in texts)
 
 
 def table(*columns: str, rows: Sequence[Sequence[str]], title: str = "") -> Table:
-    """Return a document's table of plain text, without a head if no columns are named."""
+    """Return a document's table of plain texts; without column names, without a heading row.
+
+    ``rows`` has one text for each column. ``title`` is shown above the table.
+    """
     count = len(rows[0]) if rows else 0
     heads = tuple(Column(name) for name in columns) or (Column(),) * count
     return Table(title=title, columns=heads, rows=tuple(words(*row) for row in rows))
 
 
 def report(*blocks: Block, title: str = "") -> Document:
-    """Return a document of one section without a title."""
+    """Return a document with one section, which has these blocks and no title.
+
+    ``title`` is the title of the whole document.
+    """
     return Document(title=title, sections=(Section(blocks=blocks),))

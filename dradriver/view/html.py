@@ -1,4 +1,7 @@
-"""A document as a page of its own: HTML that is XML, too, with its pictures inside, and nothing from elsewhere."""
+"""Renders a document as one HTML page that is also valid XML.
+
+It contains its pictures and loads nothing from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +56,16 @@ def render(document: Document) -> str:
 
 
 def fragment(document: Document) -> str:
-    """Return the document's sections as HTML for a page that has the styles; all text is escaped."""
+    """Return a document's sections as HTML, to insert into a page that already has the CSS rules.
+
+    All text is escaped.
+    """
     side = svg.sides(document)
     return "".join(_section(section, side=side) for section in document.sections)
 
 
 def _index(document: Document) -> str:
-    """Return links to the titled sections, where there are so many that one looks for one."""
+    """Return HTML with links to a document's titled sections; empty for a short document."""
     titled = [(name, section.title) for name, section in enumerate(document.sections) if section.title]
     if len(titled) < _INDEXED:
         return ""
@@ -115,7 +121,10 @@ def _rows(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) 
 
 
 def _name(cell: Cell, column: Column) -> str:
-    """Return the heading cell of a row; an empty plain cell where the row goes on with the one above."""
+    """Return a row's first cell as HTML: a heading cell with the row's name.
+
+    If the row continues the row above and so has no name, return an empty plain cell. ``column`` sets the alignment.
+    """
     return f'<th scope="row"{_class(cell, column)}>{_content(cell)}</th>' if cell.text else "<td></td>"
 
 

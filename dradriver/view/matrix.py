@@ -1,4 +1,8 @@
-"""An SVG picture of a link matrix: coloured cells with groups side by side, their bars and frames, and marks."""
+"""Draws a link matrix as an SVG picture. ``svg`` calls it.
+
+A cell's colour shows the link. Devices of a group are side by side, with a bar and a frame for the group. Marks show
+which pods use a device.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +24,16 @@ _MAX_MARK_CHARACTERS: Final = 48  # characters of a mark
 def draw(matrix: Matrix, *, marks_width: int) -> Drawing:
     """Return the SVG picture of a link matrix.
 
-    Its first row, of height ``ROW_HEIGHT``, has the heads of the columns.
+    The picture's first row, of height ``ROW_HEIGHT``, has the headings of the columns.
 
-    From left to right: marks, names of devices, bars of groups, cells. A bar is a group, with the group's number. A
-    frame on the diagonal is a group whose members are adjacent. If one switch joins all devices, the switch is drawn
-    instead (``switch``).
+    From left to right: marks, names of devices, bars of groups, cells. A bar shows a group, with the group's number. If
+    the members of a group are adjacent, a frame on the diagonal also shows the group. If one switch joins all devices,
+    ``switch`` draws the switch instead of a matrix.
 
     Args:
-        matrix: The matrix. ``devices`` are names; ``order`` has their indices as rows and columns; ``cells`` are by the
-            indices of two devices. ``marks`` stand left of the devices and tell who holds a GPU, ``marked`` is their
-            title. A grouping divides the devices into groups of one size.
-        marks_width: Width of the marks in pixels. Matrices that stand below each other all get the largest ``side`` of
-            them, so that their columns are aligned.
+        matrix: The matrix. Its marks name the users of the devices.
+        marks_width: Width of the marks in pixels, as ``side`` returns it. If several matrices stand one below the
+            other, pass the largest of their widths to all, so that their columns are aligned.
     """
     # ``pixels`` returns the width of a text. All lengths are in pixels.
     if link_name := switch.link(matrix):
@@ -77,15 +79,15 @@ def draw(matrix: Matrix, *, marks_width: int) -> Drawing:
 
 
 def _legend(matrix: Matrix) -> str:
-    """Return what the bars and frames of groups are; empty without groups."""
+    """Return the text under a link matrix that names its bars and frames of groups; empty without groups."""
     titles = [grouping.title for grouping in matrix.groupings if grouping.names]
     return (
-        f"bars {' '.join(titles)}: groups of so many with the best links, by number; frames: the same" if titles else ""
+        f"bars {' '.join(titles)}: groups of so many with the best links, by number. Frames: the same" if titles else ""
     )
 
 
 def side(matrix: Matrix) -> int:
-    """Return the width of the marks next to a link matrix in pixels, 0 without any."""
+    """Return the width in pixels that the marks to the left of a link matrix need; 0 without marks."""
     if not matrix.marks:
         return 0
     longest = max(
@@ -113,7 +115,11 @@ def _cell_elements(cell: Cell, *, x: int, y: int, wide: int) -> list[str]:
 
 
 def _runs_of_group(matrix: Matrix, grouping: Grouping) -> list[tuple[int, int, int]]:
-    """Return first row, number of rows and group's number for every run of rows of one group."""
+    """Return the runs of adjacent rows of one group, for bars next to a matrix.
+
+    Each run is the number of its first row, its number of rows, and the number of the group. ``grouping`` is the
+    division into groups.
+    """
     runs, row = [], 0
     numbers = (grouping.group[device] for device in matrix.order if device < len(grouping.group))
     for number, members in groupby(numbers):

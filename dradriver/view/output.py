@@ -1,4 +1,4 @@
-"""Prints what a command has to show, in the format that is asked for; warnings go to standard error."""
+"""Prints a command's output in the requested format. Warnings go to standard error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ FORMATS: Final = ("table", "json", "yaml", "svg", "html")
 
 
 def show(document: Document, *, no_color: bool = False) -> None:
-    """Print the text output of a command, in colours if a terminal shows them."""
+    """Print a document as text, in colours if the terminal supports them.
+
+    ``no_color``, or the variable ``NO_COLOR``, turns colours off.
+    """
     colour = not no_color and not os.environ.get("NO_COLOR") and _is_terminal()
     click.echo(text.render(document, colour=colour), color=colour)
 
@@ -26,7 +29,14 @@ def show(document: Document, *, no_color: bool = False) -> None:
 def show_as(
     output: str, *, document: Callable[[], Document], data: Callable[[], object], no_color: bool = False
 ) -> None:
-    """Print the output of a command in one of ``FORMATS``: a document for people, or data for programs."""
+    """Print a command's output: a document for people, or data for programs.
+
+    Args:
+        output: One of ``FORMATS``.
+        document: Returns the document; called for the formats ``table``, ``svg`` and ``html``.
+        data: Returns the data; called for the formats ``json`` and ``yaml``.
+        no_color: Whether to print no colours.
+    """
     match output:
         case "table":
             show(document(), no_color=no_color)
@@ -45,14 +55,17 @@ def show_as(
 
 
 def show_documents(objects: Sequence[object]) -> None:
-    """Print output for ``kubectl apply -f -``: each object as a document of one YAML text."""
+    """Print objects as YAML documents in one text, for ``kubectl apply -f -``."""
     for document in objects:
         click.echo("---")
         click.echo(_yaml(document), nl=False)
 
 
 def safe_json(line: str) -> str:
-    """Return JSON that is safe to output: an escape for every character that does not print, as terminals obey some."""
+    """Return a line of JSON with every unprintable character escaped, such as a control character.
+
+    A terminal could act on such a character, for example clear the screen.
+    """
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else _escape(c) for c in line)
@@ -79,5 +92,5 @@ def _is_terminal() -> bool:
 
 
 def warn(message: str) -> None:
-    """Print a one-line warning to standard error, apart from a command's output."""
+    """Print a one-line warning to standard error."""
     click.echo(f"warning: {plain(message)}", err=True)

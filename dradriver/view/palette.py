@@ -1,7 +1,7 @@
-"""All colours: of terminals, and of pages and pictures, which follow the reader's wish for light or dark.
+"""All colours, for terminals, pages and pictures. Pages and pictures follow the reader's setting for light or dark.
 
-Text is legible on every one of them (a contrast of at least 4.5, as WCAG 2.2 asks for in 1.4.3), and none says what
-words do not say, too.
+Text is readable on every colour: the contrast is at least 4.5, as WCAG 2.2 requires in 1.4.3. If a colour has a
+meaning, the text has it, too.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ TERMINAL: Final[Mapping[Tone, Mapping[str, Any]]] = {  # what click.style takes
 
 
 def series(number: int) -> Shade:
-    """Return the palette's colour of a series by its number; neighbours are far apart."""
+    """Return the colour with this number, for one of many things in a picture, such as the users of GPUs.
+
+    There is a colour for every number. Consecutive numbers have very different colours.
+    """
     hue, shade = (0.08 + number * 0.618) % 1, number // 8 % 3  # after eight steps hues come near to earlier ones
     return Shade(_rgb(hue, (0.78, 0.7, 0.87)[shade], 0.7), _rgb(hue, (0.27, 0.21, 0.15)[shade], 0.5))
 
@@ -77,7 +80,11 @@ def _rgb(hue: float, lightness: float, saturation: float) -> str:
 
 
 def _rules(colours: int) -> list[tuple[str, str, Shade]]:
-    """Return selectors, properties and colours."""
+    """Return the palette's CSS rules, as CSS selector, CSS property and colour.
+
+    Args:
+        colours: How many colours of ``series`` the page or picture uses.
+    """
     return [
         ("body, .page", "background", PAGE), (".page", "fill", PAGE), ("body", "color", INK), ("text", "fill", INK),
         ("th, td, h2", "border-color", LINE), ("rect", "fill", BOX), ("rect", "stroke", PAGE),
@@ -91,7 +98,13 @@ def _rules(colours: int) -> list[tuple[str, str, Shade]]:
 
 
 def css(colours: int = 0) -> str:
-    """Return the palette as CSS rules, with colours for some series: light ones, and dark ones for dark screens."""
+    """Return the palette as CSS rules: light colours, and dark ones for dark screens.
+
+    The reader's system setting decides; ``page_css`` also lets the reader of a page decide.
+
+    Args:
+        colours: How many colours of ``series`` the page or picture uses.
+    """
     rules = _rules(colours)
     light = [f"{selector} {{ {what}: {shade.light} }}" for selector, what, shade in rules]
     dark = [f"{selector} {{ {what}: {shade.dark} }}" for selector, what, shade in rules]
@@ -99,7 +112,11 @@ def css(colours: int = 0) -> str:
 
 
 def page_css(colours: int) -> str:
-    """Return the palette as CSS rules for a page whose reader can choose light or dark."""
+    """Return the palette as CSS rules for a page that can be switched to dark.
+
+    Args:
+        colours: How many colours of ``series`` the page uses.
+    """
     return "".join(f"{selector} {{ {what}: {_either(shade)} }}\n" for selector, what, shade in _rules(colours))
 
 

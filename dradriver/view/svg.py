@@ -1,4 +1,4 @@
-"""A document's pictures as SVG: all of them below each other with the key of their colours, or one for a page."""
+"""Renders a document's pictures as SVG: one SVG document with all of them, or one picture for an HTML page."""
 
 from __future__ import annotations
 
@@ -36,29 +36,51 @@ def render(document: Document) -> str:
 
 
 def inline(picture: Matrix | Bars, *, side: int) -> str:
-    """Return one picture as an SVG element for a page that has the styles; its title is for those who do not see it."""
+    """Return a picture as an SVG element for an HTML page.
+
+    The page must contain the CSS rules of ``palette``, because the element has no rules of its own. The picture's title
+    is for screen readers.
+
+    Args:
+        picture: The matrix or the bars.
+        side: The width of a matrix's marks, in pixels (``marks_width`` of ``matrix.draw``).
+    """
     return _svg(picture_of(picture, side=side), title=picture.title)
 
 
 def picture_of(picture: Matrix | Bars, *, side: int) -> Drawing:
-    """Return the SVG picture of a document's block, matrix or bars; ``side``: ``marks_width`` of ``matrix.draw``."""
+    """Return the SVG picture of a matrix or of bars.
+
+    Args:
+        picture: The matrix or the bars.
+        side: The width of a matrix's marks, in pixels (``marks_width`` of ``matrix.draw``).
+    """
     return bars.draw(picture) if isinstance(picture, Bars) else matrix.draw(picture, marks_width=side)
 
 
 def sides(document: Document) -> int:
-    """Return the width of the marks for all matrices in an SVG, so that they stand below each other."""
+    """Return the largest width of the marks next to a document's matrices, in pixels.
+
+    All matrices are drawn with this width, so that their columns are aligned.
+    """
     pictures, _ = _blocks(document)
     return max((matrix.side(picture) for picture in pictures if isinstance(picture, Matrix)), default=0)
 
 
 def colours(document: Document) -> int:
-    """Return how many series have a colour in the SVG of a document."""
+    """Return how many colours of ``palette.series`` a document's pictures need.
+
+    This is the highest colour number in the document's legends plus 1; 0 without legends.
+    """
     _, keys = _blocks(document)
     return max((entry.series + 1 for key in keys for entry in key.entries), default=0)
 
 
 def swatch(colour: Tone | int) -> str:
-    """Return an SVG element with the colour of a tone, or of a series by its number."""
+    """Return a small coloured square as an SVG element, for a legend.
+
+    ``colour`` is a tone, or the number of a colour of ``palette.series``.
+    """
     kind = colour.value if isinstance(colour, Tone) else f"s{colour}"
     shape = box(f"swatch {kind}", x=0, y=0, wide=_SWATCH, high=_SWATCH)
     size = f'width="{_SWATCH}" height="{_SWATCH}"'
@@ -76,7 +98,12 @@ def _title(title: str, *, y: int, wide: int) -> str:
 
 
 def _key(key: Key, *, wide: int) -> Drawing:
-    """Return the colours and their names; a line that is too long goes on in the next."""
+    """Return the drawing of a legend, which explains the colours. Long lines are wrapped.
+
+    Args:
+        key: The colours and their meanings.
+        wide: The width of the drawing in pixels.
+    """
     lines, y = [_title(key.title, y=0, wide=wide)], LINE
     left = MARGIN + _SWATCH + 8
     for entry in key.entries:

@@ -1,4 +1,4 @@
-"""Elements of SVG that pictures are made of: text, boxes, groups, and the space that they take in pixels."""
+"""SVG elements for pictures: text, boxes and groups, and functions that measure them in pixels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ svg text.title { text-anchor: start; font-weight: bold }
 
 
 class Drawing(NamedTuple):
-    """Elements of SVG and the space that they take, in pixels."""
+    """SVG elements with the space that they need, in pixels."""
 
     lines: list[str]
     width: int
@@ -27,23 +27,34 @@ class Drawing(NamedTuple):
 
 
 def escaped(words: str) -> str:
-    """Return the text for an SVG element, escaped, with U+FFFD for what does not print."""
+    """Return a text escaped for an SVG element, with U+FFFD for each character that does not print."""
     return html.escape(plain(words))
 
 
 def pixels(words: str) -> int:
-    """Return how many pixels a text element takes in an SVG picture, in the larger font."""
+    """Return the width in pixels of a text in an SVG picture, in the larger of the two font sizes."""
     return round(width(plain(words)) * CHARACTER)
 
 
 def text(words: str, *, x: float, y: float, kind: str = "") -> str:
-    """Return an SVG text element that is centred at y, and at x too unless its kind says otherwise."""
+    """Return an SVG text element at a position.
+
+    Args:
+        words: The text.
+        x: The horizontal position: of the text's middle, or of another point that the style of ``kind`` sets.
+        y: The vertical position of the text's middle.
+        kind: The CSS class.
+    """
     style = f' class="{kind}"' if kind else ""
     return f'<text{style} x="{x:g}" y="{y:g}">{escaped(words)}</text>'
 
 
 def within(words: str, space: float, *, x: float, y: float, kind: str = "") -> str:
-    """Return an SVG text element cut to so many pixels; a pointer on it shows all of it."""
+    """Return an SVG text element, cut to ``space`` pixels.
+
+    If the text was cut, the full text is shown when a pointer rests on the element. The other arguments are those of
+    ``text``.
+    """
     words = plain(words)
     shown = cut(words, max(1, int(space / CHARACTER)))
     line = text(shown, x=x, y=y, kind=kind)
@@ -51,11 +62,14 @@ def within(words: str, space: float, *, x: float, y: float, kind: str = "") -> s
 
 
 def box(kind: str, *, x: float, y: float, wide: float, high: float, says: str = "") -> str:
-    """Return an SVG element with a rectangle; a pointer on it shows ``says``."""
+    """Return an SVG rectangle with the CSS class ``kind``; lengths are in pixels.
+
+    ``x`` and ``y`` are the top left corner. The text ``says`` is shown when a pointer rests on the rectangle.
+    """
     shape = f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}"'
     return f"{shape}><title>{escaped(says)}</title></rect>" if says else f"{shape}/>"
 
 
 def moved(lines: list[str], *, x: float = 0, y: float = 0) -> list[str]:
-    """Return the SVG elements in a group that is moved by x and y."""
+    """Return SVG elements wrapped in a group element that moves them by x and y pixels."""
     return [f'<g transform="translate({x:g} {y:g})">', *lines, "</g>"]

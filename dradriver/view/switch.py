@@ -1,4 +1,7 @@
-"""A machine whose GPUs all hang on one switch as a picture: a matrix would say the same thousands of times."""
+"""Draws a machine in which one switch joins all GPUs. ``matrix`` calls it.
+
+A matrix would show the same link in every cell.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _WIDEST: Final = 13  # characters of who holds a GPU
 
 
 def link(matrix: Matrix) -> str:
-    """Return the link of a switch picture that joins any two devices, as ``NV18``, if all are alike."""
+    """Return the link type, such as ``NV18``, if one switch joins all devices.
+
+    This is assumed if all pairs of devices have the same NVLink. Otherwise the text is empty.
+    """
     count = len(matrix.devices)
     if count < _FEWEST:
         return ""
@@ -25,7 +31,14 @@ def link(matrix: Matrix) -> str:
 
 
 def draw(matrix: Matrix, word: str) -> Drawing:
-    """Return the picture of a switch with its devices in rows; a device's mark is in its box."""
+    """Return the picture of a machine whose GPUs are all joined by one switch.
+
+    The boxes of the devices are in rows. Each box also shows the device's mark, such as the pod that uses it.
+
+    Args:
+        matrix: The devices and their marks.
+        word: The link between any two devices, such as ``NV18``.
+    """
     holders = any(mark.text for mark in matrix.marks)  # else marks are colours alone
     box_width = round((_WIDEST if holders else 6) * CHARACTER) + 8
     box_height = _HIGH * (2 if holders else 1)

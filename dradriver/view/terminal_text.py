@@ -1,20 +1,22 @@
-"""Text of others made safe for a terminal, measured and cut by the cells that it takes there."""
+"""Makes text of other authors safe for a terminal, and measures and cuts text by terminal cells."""
 
 from __future__ import annotations
 
 
 def plain(text: str, *, keep: str = "") -> str:
-    """Return text that is safe for a terminal: U+FFFD for every character that a terminal must not print.
+    """Return text that is safe for a terminal: unprintable characters are replaced by U+FFFD.
+
+    Control characters from another author could otherwise change what the terminal shows.
 
     Args:
-        text: A name or message that somebody else wrote.
-        keep: Characters that stay all the same.
+        text: A name or message of another author.
+        keep: Characters that are never replaced, such as a line break.
     """
     return "".join(c if c.isprintable() or c in keep else "\ufffd" for c in text)
 
 
 def width(text: str) -> int:
-    """Return the width of a text on a terminal in cells: two for a wide character, none for one that combines."""
+    """Return the width of a text in terminal cells: two for a wide character, none for a combining one."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len  # only here: importing it costs as much as a whole run of topo
@@ -23,12 +25,12 @@ def width(text: str) -> int:
 
 
 def cut(text: str, cells: int) -> str:
-    """Return a text cut to so many cells of a terminal, with an ellipsis."""
+    """Return a text cut to at most ``cells`` terminal cells, with an ellipsis if it was longer."""
     return text if width(text) <= cells else _start(text, cells - 1) + "…"
 
 
 def wrapped(text: str, cells: int) -> list[str]:
-    """Return a text wrapped to lines of at most so many cells of a terminal."""
+    """Return a text wrapped to lines of at most ``cells`` terminal cells."""
     lines: list[str] = []
     line = ""
     for word in text.split(" "):
@@ -47,7 +49,7 @@ def wrapped(text: str, cells: int) -> list[str]:
 
 
 def _start(text: str, cells: int) -> str:
-    """Return as much of the text's start as so many cells hold."""
+    """Return as many characters from the start of a text as fit into ``cells`` terminal cells."""
     length = min(len(text), max(0, cells))
     while length and width(text[:length]) > cells:
         length -= 1

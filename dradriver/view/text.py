@@ -1,4 +1,4 @@
-"""The text renderer: a document as text, in colours on a terminal; the one place where columns are aligned."""
+"""Renders a document as text, in colours on a terminal. Only this module aligns columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _MOST = 72  # cells of a column
 
 
 def render(document: Document, *, colour: bool) -> str:
-    """Render a document as text for a terminal or a pipe, with an empty line between blocks."""
+    """Render a document as text for a terminal or pipe; an empty line separates blocks.
+
+    ``colour`` says whether the text contains the codes for colours.
+    """
     parts = []
     for section in document.sections:
         if section.title:
@@ -61,9 +64,16 @@ def _matrix(matrix: Matrix, *, colour: bool) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[Cell]], *, right: Sequence[bool], heads: int, colour: bool) -> list[str]:
-    """Return a line a row, its cells two blanks apart; so many rows are heads, underlined in colours.
+    """Return one line of text for each row, with two spaces between the aligned cells.
 
-    A cell that is longer than ``_MOST`` moves the rest of its own row alone.
+    A cell with more than 72 characters (``_MOST``) does not make its column wider. It shifts only the rest of its own
+    row.
+
+    Args:
+        rows: The cells of each row.
+        right: For each column, whether it is aligned to the right.
+        heads: The number of heading rows, which are underlined if there are colours.
+        colour: Whether to use colours.
     """
     sizes = [[width(plain(cell.text)) for cell in row] for row in rows]
     widths = [max((size for size in column if size <= _MOST), default=0) for column in zip(*sizes, strict=True)]

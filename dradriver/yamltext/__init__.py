@@ -1,6 +1,8 @@
-"""YAML that people write, as typed data: what is wrong is said with file, line and place, and what to write instead.
+"""Reads YAML files that people write, and converts them to typed data.
 
-read     a text as dicts, lists and strings that know their lines, and as a type
-value_hints  what to write instead of a value that a type refuses
-bounded  a text without a schema, within bounds of levels and values
+An error names the file, the line, the field and what to write instead.
+
+read     reads a text that has a schema: first as dicts and strings with their lines, then as a Python type
+value_hints  what to write instead of a value that does not fit its type
+bounded  reads a text without a schema, with limits of nesting and of the number of values
 """

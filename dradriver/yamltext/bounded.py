@@ -1,7 +1,9 @@
-"""YAML whose values have types, within bounds: of levels, of values behind aliases, of what a message repeats.
+"""Reads YAML texts that have no schema, within limits of nesting and of the number of values.
 
-A few kB of aliases of aliases hold more values than memory has room for, and PyYAML fails on odd tags with whatever its
-constructors raise. ``read`` reads what has a schema; this is for a kubeconfig and for manifests, which have none here.
+Kubeconfigs and manifests are read with it; ``read`` is for texts with a schema. The limits protect the memory: a few kB
+of nested aliases (references to earlier values) can stand for more values than fit into it. PyYAML raises exceptions of
+many types for odd tags, and repeats names of any length in its messages. ``load`` raises only ``ValueError``, with a
+short message.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ FAILURES: Final = (yaml.YAMLError, ValueError, LookupError, OverflowError, Recur
 
 
 class OutOfBoundsError(ValueError):
-    """A text is nested too deeply or holds too much; ``line`` counts from 1."""
+    """A YAML text is nested too deeply or has too many values; ``line`` counts from 1."""
 
     def __init__(self, line: int, says: str) -> None:
         super().__init__(says)
@@ -28,7 +30,7 @@ class OutOfBoundsError(ValueError):
 
 
 def shown(value: object) -> str:
-    """Return a value of a YAML text as a message repeats it within bounds, whatever its type and size."""
+    """Return a YAML value of any type as short text for an error message."""
     try:
         return _REPR.repr(value)
     except ValueError:  # a number with more digits than Python writes
@@ -36,13 +38,13 @@ def shown(value: object) -> str:
 
 
 def problem_of(error: Exception) -> str:
-    """Return what PyYAML says is wrong with a text, on one line within bounds."""
+    """Return the description of a YAML reader's error, on one line and shortened."""
     problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else str(error)
     return " ".join(str(problem)[:_MOST_CHARACTERS].split())
 
 
 def line_of(error: Exception) -> int:
-    """Return the line of an error about bounded YAML, 1 if it is not known."""
+    """Return the line of a YAML reader's error, from 1; 1 if unknown."""
     if isinstance(error, OutOfBoundsError):
         return error.line
     mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
@@ -50,12 +52,14 @@ def line_of(error: Exception) -> int:
 
 
 def check(node: yaml.Node | None, *, deepest: int, most: int) -> None:
-    """Refuse YAML that contains itself, has too many levels, or comes to too many values through its aliases.
+    """Raise if a YAML node contains itself, is nested too deeply, or has too many values.
+
+    A node contains itself through an alias: ``&a [*a]``.
 
     Args:
         node: The root of the parsed YAML; None for an empty document.
-        deepest: The most levels.
-        most: The most values. The values of an alias count each time that it is used.
+        deepest: The largest number of levels.
+        most: The largest number of values. The values of an alias count each time that the alias is used.
 
     Raises:
         OutOfBoundsError: With the line.
@@ -65,7 +69,10 @@ def check(node: yaml.Node | None, *, deepest: int, most: int) -> None:
     sizes: dict[int, int] = {}
 
     def size(each: Any, depth: int) -> int:
-        """Return the number of values in a node, itself included."""
+        """Return the number of values in the YAML node ``each``, itself and aliases included.
+
+        ``depth`` is the node's level of nesting. Raises OutOfBoundsError as ``check`` does.
+        """
         line = each.start_mark.line + 1
         known = sizes.get(id(each))
         if known is not None:
@@ -90,11 +97,18 @@ def check(node: yaml.Node | None, *, deepest: int, most: int) -> None:
 
 
 def load(text: str, *, deepest: int, most: int) -> object:
-    """Return what a YAML text of one document holds, as ``yaml.safe_load`` does, within bounds.
+    """Return the content of a YAML text of one document, within limits.
+
+    Values have the types that ``yaml.safe_load`` gives them.
+
+    Args:
+        text: The YAML text.
+        deepest: The largest number of levels.
+        most: The largest number of values. The values of an alias count each time that the alias is used.
 
     Raises:
-        OutOfBoundsError: It is nested too deeply, or holds more than ``most`` values, with those behind aliases.
-        ValueError: It is no YAML; the message has the line.
+        OutOfBoundsError: The text is nested too deeply, or has too many values.
+        ValueError: The text is not valid YAML; the message has the line.
     """
     try:
         loader = _Loader(text, deepest)
@@ -108,7 +122,7 @@ def load(text: str, *, deepest: int, most: int) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that stops where a text is nested too deeply, before Python's stack ends."""
+    """A YAML loader that fails if a text is nested too deeply, before Python's stack overflows."""
 
     def __init__(self, text: str, deepest: int) -> None:
         super().__init__(text)

@@ -1,7 +1,8 @@
-"""A YAML text as dicts, lists and strings that know their lines, and as a type.
+"""Reads a YAML text as dicts, lists and strings that know their lines, and converts it to a type.
 
-Every scalar is read as text and converted to its field's type, so ``0000:06:00.0`` and ``7.0`` need no quotes. A field
-that the type does not know, a key given twice and an alias of itself are refused, with the line.
+The policies file and other files with a schema are read with it. Every scalar is read as text, and then converted to
+its field's type. So ``0000:06:00.0`` and ``7.0`` need no quotes. An unknown field, a duplicate key, and a value that
+contains itself through an alias are refused, with the line.
 """
 
 from __future__ import annotations
@@ -22,17 +23,38 @@ _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 T = TypeVar("T")
 
 
-class Form(NamedTuple):
-    """What a kind of text may look like before its fields are looked at.
+class Problem(NamedTuple):
+    """An error in a YAML text, and where it is.
 
     Attributes:
-        error: What is raised.
-        key: What a key is made of.
-        keys: The same in words, after "a key must be".
-        start: What it starts with, for who has written nothing; empty where nothing is a text too.
-        whole: What it is, for who nested too deeply: ``profile``.
-        deepest: Most levels.
-        most: Most values, those behind an alias as often as it stands there.
+        source: The name of the text, such as a file's.
+        line: The line of the place.
+        place: The path of the value, such as ``gpus[1].numa``; empty if the error concerns the text and not a value.
+        says: What is wrong, and what to write.
+    """
+
+    source: str
+    line: int
+    place: str
+    says: str
+
+    def __str__(self) -> str:
+        """Return the error with the file and line first, as compilers write it."""
+        return ": ".join(filter(None, (f"{self.source}:{self.line}", self.place, self.says)))
+
+
+class Form(NamedTuple):
+    """The rules for a YAML text before its fields are read, with words for errors.
+
+    Attributes:
+        error: The class of the error that is raised, with a ``Problem`` as its only argument.
+        key: The pattern that every key must match.
+        keys: What ``key`` allows, in words: the end of the sentence "a key must be ...".
+        start: A sentence that says how the text begins, for the message about an empty text. If it is empty, an empty
+            text is valid.
+        whole: What the whole text is, such as ``profile``, for the message about too many levels or values.
+        deepest: The largest number of levels.
+        most: The largest number of values. The values of an alias count each time that the alias is used.
     """
 
     error: type[DriverError]
@@ -45,7 +67,7 @@ class Form(NamedTuple):
 
 
 class Text:
-    """What a text holds.
+    """The data of a YAML text, with the line of each value.
 
     Attributes:
         data: Dicts, lists and strings.
@@ -58,10 +80,11 @@ class Text:
         self._source = source
 
     def convert(self, wanted: type[T]) -> T:
-        """Return the data that was read from a YAML text as a type.
+        """Return the data of the YAML text, converted to the type ``wanted``.
 
         Raises:
-            DriverError: The form's, with the line, the place, the bad value and what is allowed.
+            DriverError: A value does not fit the type. The error is of the class that the text's ``Form`` names. It has
+                the line, the place, the bad value and what is allowed.
         """
         try:
             return msgspec.convert(self.data, wanted, strict=False)
@@ -70,12 +93,21 @@ class Text:
             raise self.refusal(at, says) from None
 
     def refusal(self, at: str, says: str) -> DriverError:
-        """Return the error about a place in a YAML text that was read: ``$.gpus[1].numa``, or without ``$.``."""
+        """Return an error about a place in the YAML text; the arguments are those of ``problem``."""
+        return self._form.error(self.problem(at, says))
+
+    def problem(self, at: str, says: str) -> Problem:
+        """Return what is wrong at a place in the YAML text, with its line.
+
+        Args:
+            at: The place, such as ``$.gpus[1].numa``; ``$.`` can be left out.
+            says: The message.
+        """
         place = at if at.startswith(_ROOT) else f"{_ROOT}.{at}"
-        return self._form.error(f"{self._source}:{self._line(place)}: {place.removeprefix('$.')}: {says}")
+        return Problem(self._source, self._line(place), place.removeprefix("$."), says)
 
     def _line(self, at: str) -> int:
-        """Return the line of the place, or of the nearest place around it."""
+        """Return the line of a place, or of the nearest place that contains it."""
         while at and at not in self._lines:
             at = at[: max(at.rfind("."), at.rfind("["))] if "." in at or "[" in at else ""
         return self._lines.get(at, 1)
@@ -86,25 +118,28 @@ def read(text: str, form: Form, *, source: str) -> Text:
 
     Args:
         text: YAML.
-        form: What it may look like.
+        form: The general form of the text.
         source: The file's name, for messages.
 
     Raises:
-        DriverError: The form's: no YAML, or of another form; with the line.
+        DriverError: ``form.error``: the text is not YAML, or not of this form; with the line.
     """
     try:
         node = _Composing(text, form, source).get_single_node()
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two of "\UFFFFFFFF", which is no character
-        raise form.error(f"{source}:{line_of(error)}: not YAML: {problem_of(error)}") from error
+        raise form.error(Problem(source, line_of(error), "", f"The text is not YAML: {problem_of(error)}.")) from error
     if node is None and form.start:
-        raise form.error(f"{source}:1: empty; {form.start}")
+        raise form.error(Problem(source, 1, "", f"The file is empty. {form.start}"))
     lines: dict[str, int] = {}
     data = {} if node is None else _Reading(form, source, lines).plain(node, _ROOT)
     return Text(data, lines, form, source)
 
 
 class _Composing(yaml.BaseLoader):
-    """A loader that stops where a text is nested too deeply: it takes a second for 64 kB of ``[``."""
+    """A YAML loader that fails early if a text is nested too deeply.
+
+    Without the limit, 64 kB of ``[`` take a second to parse.
+    """
 
     def __init__(self, text: str, form: Form, source: str) -> None:
         super().__init__(text)
@@ -129,20 +164,22 @@ class _Reading:
         self._values = 0
 
     def plain(self, node: yaml.Node, at: str, depth: int = 0) -> object:
-        """Return what is read of a node as dicts, lists and strings.
+        """Return a YAML node as dicts, lists and strings; record the line of every place.
 
-        The line of every place is recorded on the way.
+        ``at`` is the place of the node, such as ``$.gpus[1]``; ``depth`` is its level, from 0.
         """
         form, line = self._form, node.start_mark.line + 1
         self._lines.setdefault(at, line)
         self._values += 1
         if self._values > form.most:
-            raise self._refusal(line, f"more than {form.most} values, those behind aliases counted")
+            raise self._refusal(line, f"The {form.whole} has more than {form.most} values, including those of aliases.")
         if depth > form.deepest:  # by aliases; ``_Composing`` saw those without
             raise _too_deep(form, self._source, line)
         if isinstance(node, yaml.ScalarNode):
             if _SURROGATE.search(node.value):  # "\uD800" is one to the scanner
-                raise self._refusal(line, "half of a character (a surrogate); write the whole one")
+                raise self._refusal(
+                    line, "The text contains half a character (a surrogate). Write the whole character."
+                )
             return str(node.value)
         if isinstance(node, yaml.SequenceNode):
             return [self.plain(value, f"{at}[{i}]", depth + 1) for i, value in enumerate(node.value)]
@@ -150,16 +187,16 @@ class _Reading:
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or not form.key.fullmatch(key.value):
-                raise self._refusal(line, f"a key must be {form.keys}")
+                raise self._refusal(line, f"This key is not allowed. A key must be {form.keys}.")
             if key.value in plain:
-                raise self._refusal(line, f"{key.value} is given twice; write it once")
+                raise self._refusal(line, f"The key {key.value} occurs twice. Write it once.")
             self._lines[f"{at}.{key.value}"] = line
             plain[key.value] = self.plain(value, f"{at}.{key.value}", depth + 1)
         return plain
 
     def _refusal(self, line: int, says: str) -> DriverError:
-        return self._form.error(f"{self._source}:{line}: {says}")
+        return self._form.error(Problem(self._source, line, "", says))
 
 
 def _too_deep(form: Form, source: str, line: int) -> DriverError:
-    return form.error(f"{source}:{line}: nested deeper than any {form.whole}, or an alias of itself")
+    return form.error(Problem(source, line, "", f"The {form.whole} is nested too deeply, or an alias contains itself."))

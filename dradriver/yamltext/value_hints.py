@@ -1,7 +1,8 @@
-"""Hints on a YAML value that a type refuses: what is wrong, what is allowed, which word is near.
+"""Hints about a YAML value that does not fit its type: the error, the allowed values, and a similar word.
 
-A type says it itself: the words of a Literal, the bounds of a number; what else there is to say stands in the Meta of
-a field, as ``examples`` ("write it like 8.0") or ``description`` ("write pairs of GPUs").
+The module ``read`` puts these hints into its error messages. The type itself gives most hints: the values of a Literal,
+the bounds of a number. A field's ``msgspec.Meta`` can give others, as ``examples`` ("write it like 8.0") or
+``description`` ("write pairs of GPUs").
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ _STEP = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
 
 
 def hint(word: str, allowed: Iterable[str]) -> str:
-    """Return the hint `` (did you mean nvlink?)`` if an allowed word is near, else nothing."""
+    """Return `` (did you mean nvlink?)`` if an allowed word is similar to ``word``; else an empty text."""
     by_letters = {one.lower(): one for one in allowed}
     near = difflib.get_close_matches(word[:64].lower(), by_letters, n=1)
     return f" (did you mean {by_letters[near[0]]}?)" if near else ""
 
 
 def cure(error: msgspec.ValidationError, data: Any, expected_type: Any) -> tuple[str, str]:
-    """Return the place of a YAML value that a type refuses, and what is wrong and allowed.
+    """Return the place of a YAML value of a wrong type, and what to write.
 
-    A place is, for example, ``$.gpus[1].numa``.
+    The place is, for example, ``$.gpus[1].numa``. The message names the bad value and the allowed values.
 
     Args:
-        error: What ``msgspec.convert`` raised.
-        data: Dicts, lists and strings.
-        expected_type: The type.
+        error: The exception that ``msgspec.convert`` raised.
+        data: The YAML text as dicts, lists and strings.
+        expected_type: The type to which ``data`` should be converted.
     """
     placed = _PLACE.fullmatch(str(error))  # the whole has no place
     message, of_key, path = placed.groups() if placed else (str(error), None, "")
@@ -46,19 +47,30 @@ def cure(error: msgspec.ValidationError, data: Any, expected_type: Any) -> tuple
     if of_key is not None:
         keys = typing.get_args(_bare(expected_type))[0]
         bad = next(key for key in value if not _converts(key, keys))
-        return at, f"{_shown(bad)} as a key; write {_words(keys)}"
+        return at, f"{_shown(bad)} is not allowed as a key. Write {_words(keys)}."
     struct = inspect.type_info(_bare(expected_type))
     if isinstance(struct, inspect.StructType) and isinstance(value, dict):  # a field of it is unknown or missing
         unknown = re.search("unknown field `(.*)`", message)
         names = [field.encode_name for field in struct.fields]
-        known = f"; {unknown[1]} is not one of {', '.join(names)}{hint(unknown[1], names)}" if unknown else ""
-        return at, message + known
+        if unknown:
+            known = f"Known fields: {', '.join(names)}{hint(unknown[1], names)}."
+            return f"{at}.{unknown[1]}", f"This field is unknown. {known}"
+        return at, f"{message}."
     near = hint(value, map(str, struct.values)) if isinstance(struct, inspect.LiteralType) and _text(value) else ""
-    return at, f"{_shown(value)}; write {_words(expected_type)}{near}"
+    return at, f"{_shown(value)} is not allowed{near}. Write {_words(expected_type)}."
 
 
 def _down(step: re.Match[str], at: str, wanted: Any, value: Any) -> tuple[str, Any, Any]:
-    """Follow one step of msgspec's path, in the types and in the data."""
+    """Follow one step of a path in msgspec's error; return place, type and value.
+
+    A step is a field (``.gpus``) or a list item (``[1]``).
+
+    Args:
+        step: The match of one step in the path.
+        at: The place before the step.
+        wanted: The type at that place.
+        value: The value at that place.
+    """
     above = _bare(wanted, value)
     if step[1]:
         fields = msgspec.structs.fields(above)
@@ -79,7 +91,10 @@ def _converts(value: object, wanted: Any) -> bool:
 
 
 def _bare(wanted: Any, value: object = None) -> Any:
-    """Return the type without its Meta and without None, which a YAML text need not hold; of several, the value's."""
+    """Return the type ``wanted`` without ``msgspec.Meta`` and without None.
+
+    Of a union, return one member: the dict type if ``value`` is a dict, else the first member.
+    """
     while typing.get_origin(wanted) is typing.Annotated:
         wanted = typing.get_args(wanted)[0]
     if typing.get_origin(wanted) in (typing.Union, types.UnionType):
@@ -115,7 +130,7 @@ def _words(wanted: Any) -> str:
 
 
 def _shown(value: object) -> str:
-    return repr(value[:_MOST_SHOWN]) if _text(value) else "a list" if isinstance(value, list) else "fields"
+    return repr(value[:_MOST_SHOWN]) if _text(value) else "a list" if isinstance(value, list) else "a mapping"
 
 
 def _text(value: object) -> typing.TypeGuard[str]:

@@ -119,7 +119,11 @@ def parsers() -> list[Parser]:
         Parser("manifests", _lint, examples),
         Parser("files of manifests", _read_documents, examples),
         Parser("policies", lambda text: policies.read(text.encode("utf-8", "surrogatepass"), source="x"), [_POLICIES]),
-        Parser("policies file", _read_policies, [(REPO / "docs/policies.md").read_text("utf-8").split("```")[1][5:]]),
+        Parser(
+            "policies file",
+            _read_policies,
+            [(REPO / "docs/reference/policies.md").read_text("utf-8").split("```")[1][5:]],
+        ),
     ]
 
 

@@ -202,7 +202,7 @@ class Story:
         preemption = Preemption(
             enabled=True,
             min_run_minutes=0,
-            units_per_minute=self._row.per_minute,
+            workloads_per_minute=self._row.per_minute,
             back_off_minutes=self._row.back_off_minutes,
         )
         tenants = {name: Tenant(namespaces=(name,)) for name in (OTHER, BATCH)}

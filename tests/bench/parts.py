@@ -1,6 +1,7 @@
 """``python -m tests.bench.parts [--seed N]``: parts of GPUs beside what a scheduler does alone, and how long one takes.
 
-* ``day``: a day of mixed requests, 60 % of them parts, at equal load under each policy (``gputopo simulate --parts``).
+* ``day``: a day of mixed requests, 60 % of them parts, at equal load under each policy
+  (``gputopo simulate --fractions``).
 * ``MIG alone``: the same of slices alone, on GPUs that serve nothing else, as those of an A100 in MIG mode.
   ``moved at will`` is no policy: it shows what is left to be won (``moved.py``).
 * ``one GPU``: slices come to and leave one full GPU; how often one that fits by counts finds no placement, by where
@@ -88,10 +89,11 @@ def _day(name: str, *, nodes: int, load: float, seed: int, parts: float = 0.6, s
     print(f"{'day' if parts < 1 else 'MIG alone'}, {nodes} x {name}, load {load}")
     ours = found["ours"]
     for policy, result in found.items():
-        more = ours.parts_served / result.parts_served - 1
+        more = ours.fractions_served / result.fractions_served - 1
         print(
-            f"  {policy:16s} parts {result.parts_served:.1%} (ours {more:+.1%})  slices {result.slices_served:.1%}  "
-            f"wholes {result.wholes_served:.1%}  GPU time {result.gpu_time_served:.1%}  empty GPUs "
+            f"  {policy:16s} fractions {result.fractions_served:.1%} (ours {more:+.1%})  "
+            f"slices {result.slices_served:.1%}  "
+            f"wholes {result.whole_gpus_served:.1%}  GPU time {result.gpu_time_served:.1%}  empty GPUs "
             f"{result.empty_gpus:.1%}  quads {result.empty_quads:.1%}  {result.decision_s * 1e6:.0f} us"
         )
 

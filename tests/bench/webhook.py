@@ -1,7 +1,8 @@
 """Reviews a second of the webhook against bare aiohttp, each on one core: ``python -m tests.bench.webhook``.
 
 The server is a child process on one core, the client has another: 16 connections that are kept alive, each with one
-review under way, which creates a pod of two containers and four GPUs.
+review under way, which creates a pod of two containers and four GPUs. ``--pods-per-second 20`` sends that many reviews
+a second instead, and says what CPU one costs at that load.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ def review() -> bytes:
 
 
 class _Connection(asyncio.Protocol):
-    """Sends the next request when the answer is there, and notes how long each answer took."""
+    """Sends the next request ``pause_s`` after the answer, and notes how long each answer took."""
 
-    def __init__(self, request: bytes, took_s: list[float]) -> None:
-        self._request, self._took_s = request, took_s
+    def __init__(self, request: bytes, took_s: list[float], pause_s: float) -> None:
+        self._request, self._took_s, self._pause_s = request, took_s, pause_s
         self._left, self._sent_at = 0, 0.0
         self._head = b""
 
@@ -73,7 +74,10 @@ class _Connection(asyncio.Protocol):
         self._left -= len(data)
         if not self._left:
             self._took_s.append(time.perf_counter() - self._sent_at)
-            self._send()
+            if self._pause_s:
+                asyncio.get_running_loop().call_later(self._pause_s, self._send)
+            else:
+                self._send()
 
     def _send(self) -> None:
         self._sent_at = time.perf_counter()
@@ -86,7 +90,9 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(port: int, *, pid: int, secure: bool, seconds: float) -> tuple[float, float, str]:
+async def measure(
+    port: int, *, pid: int, secure: bool, seconds: float, pause_s: float = 0.0
+) -> tuple[float, float, str]:
     """Return reviews a second, the microseconds of CPU that one costs the server, and these with latencies as text."""
     sent = review()
     request = (
@@ -99,7 +105,7 @@ async def measure(port: int, *, pid: int, secure: bool, seconds: float) -> tuple
     loop = asyncio.get_running_loop()
     for _ in range(CONNECTIONS):
         await loop.create_connection(
-            lambda: _Connection(request % len(sent) + sent, took_s), "127.0.0.1", port, ssl=context
+            lambda: _Connection(request % len(sent) + sent, took_s, pause_s), "127.0.0.1", port, ssl=context
         )
     await asyncio.sleep(seconds / 5)  # warm
     took_s.clear()
@@ -149,6 +155,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.webhook")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="by turns; the ratios are medians (%(default)s)")
+    parser.add_argument("--pods-per-second", type=float, help="so many reviews a second, instead of as many as can be")
     parser.add_argument("--serve", choices=("webhook", "bare"), help=argparse.SUPPRESS)
     parser.add_argument("--tls", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -158,6 +165,19 @@ def main() -> int:
     first, *others = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, others or {first})
     print(f"a review of {len(review()):,} bytes, {CONNECTIONS} connections")
+    if options.pods_per_second:
+        pause_s = CONNECTIONS / options.pods_per_second
+        costs = []
+        for _ in range(options.rounds):
+            with started("webhook", secure=True, core=first) as (port, pid):
+                measured = measure(port, pid=pid, secure=True, seconds=options.seconds, pause_s=pause_s)
+                _, cost_us, told = asyncio.run(measured)
+            print(f"TLS    webhook  {told}", flush=True)
+            costs.append(cost_us)
+        cost_ms = statistics.median(costs) / 1000
+        core = cost_ms * options.pods_per_second / 10
+        print(f"at {options.pods_per_second:g} pods/s: {cost_ms:.2f} ms of CPU for each, {core:.1f} % of a core")
+        return 0
     for secure in (False, True):
         rates, costs = [], []
         for _ in range(options.rounds):

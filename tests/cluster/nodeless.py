@@ -19,7 +19,8 @@ from tests.cluster.waiting import wait_for
 
 _API_SECONDS = 90
 # No kubelet renews a lease, and a not-ready taint that nobody takes away would keep every pod off.
-_API_SERVER = {"disable-admission-plugins": "TaintNodesByCondition"}
+# Next to a load, a pod of megabytes takes the server longer than its 60 s.
+_API_SERVER = {"disable-admission-plugins": "TaintNodesByCondition", "request-timeout": "2m"}
 # The TTL controller writes to every node when the cluster grows; only kubelets read that.
 _CONTROLLERS = {"controllers": "*,-node-lifecycle-controller,-ttl-controller"}
 

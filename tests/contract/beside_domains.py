@@ -58,7 +58,7 @@ class Story:
         assert await self.bound("first") == "a1"
         # Its domain's template comes late. Of all nodes a1 has as many GPUs free as any, and its name is the first.
         gang = await self.example()
-        assert "waits for ResourceClaimTemplate" in await stories.reason(self._client, gang[0])
+        assert "Waiting for ResourceClaimTemplate" in await stories.reason(self._client, gang[0])
         made = domains.template(TEMPLATE, DOMAIN)
         await self._client.create(RESOURCE_CLAIM_TEMPLATES, made, namespace=NAMESPACE)
         assert {await self.bound(name) for name in gang} == {"b1", "b2"}

@@ -109,7 +109,7 @@ class Story:
         try:
             await self._client.create(PODS, pod(1, annotations=words, name="static", namespace=NAMESPACE))
         except ApiError as error:
-            assert "hands out the GPUs" in error.message
+            assert "allocates the GPUs" in error.message
         else:
             raise AssertionError("a static pod was admitted")
 

@@ -36,7 +36,7 @@ KEYS: Final = map("".join, itertools.product(string.ascii_letters, repeat=3))
 MOST: Final = dict.fromkeys(itertools.islice(KEYS, 40_000), "")  # annotations, as any tenant may send
 NOTE: Final = '{"version":2,"containers":["c0"],"request":{"kind":"whole","containers":[8]}}'
 DOWN: Final = "failed calling webhook"
-TOO_LARGE: Final = "make the object smaller"
+TOO_LARGE: Final = "Make the object smaller"
 
 
 def noted(**changes: str | None) -> Object:

@@ -160,7 +160,7 @@ async def test_a_claim_asks_for_what_the_scheduler_can_search(guarded: Guarded, 
     for what in REFUSED.keys() & kept:
         text = await refusal(admin, REFUSED[what], template=template)
         assert "gpu-topology-parts" in text, what
-        assert "at most" in text or "only the controller" in text, what
+        assert "at most" in text or "Only the controller" in text, what
 
 
 def test_the_webhook_has_the_same_limits() -> None:

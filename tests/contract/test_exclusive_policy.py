@@ -39,7 +39,7 @@ KINDS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
 IN_FORCE_S: Final = 60
 LIMIT_S: Final = 60
 NIC_CLASS: Final = "dranet.net"
-REFUSED: Final = "parts are of one namespace at a time"
+REFUSED: Final = "limits each divided GPU to one namespace"
 KEEPS_OFF: Final = {"cel": {"expression": exclusive.ELSEWHERE}}
 OTHER: Final = {"cel": {"expression": f'device.driver == "{names.DRIVER}" && "x" != ""'}}
 

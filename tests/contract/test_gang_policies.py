@@ -558,7 +558,7 @@ async def test_a_dry_run_says_whether_an_owner_can_be_suspended_and_suspends_not
         assert now["spec"]["suspend"] is False
         assert names.RESTARTING not in now["metadata"].get("labels", {})
         others = OwnerRestarts(admin, OwnerKinds(admin), pods={}, touch=lambda _: None)
-        with pytest.raises(RefusedError, match="the controller may not suspend 'Job tried'"):
+        with pytest.raises(RefusedError, match="The controller cannot suspend 'Job tried'"):
             await at_rest(lambda: others.check((TEAM, "gang/g"), [member], "for a test"))
 
 

@@ -408,17 +408,17 @@ async def test_what_only_the_scheduler_places_is_kept_out_of_a_partition(guarded
         "untranslated": (PODS, limited("limited", {names.GPU_RESOURCE: "1"}), "gpu.topology/translate"),
         "a MIG device": (PODS, limited("mig", {"nvidia.com/mig-1g.10gb": "1"}), "gpu.topology/translate"),
         "an NPU": (PODS, limited("npu", {"huawei.com/npu": "1"}), "gpu.topology/translate"),
-        "a claim": (RESOURCE_CLAIMS, claimed("whole", **whole), "names the claim's template"),
+        "a claim": (RESOURCE_CLAIMS, claimed("whole", **whole), "names the template of the claim"),
         "AMD's": (
             RESOURCE_CLAIMS,
             claimed("amd", **whole | {"deviceClassName": AMD.device_class}),
-            "names the claim's template",
+            "names the template of the claim",
         ),
-        "slices": (RESOURCE_CLAIMS, claimed("mig", deviceClassName=names.MIG_CLASS), "names the claim's template"),
+        "slices": (RESOURCE_CLAIMS, claimed("mig", deviceClassName=names.MIG_CLASS), "names the template of the claim"),
     }
     for number, name in enumerate((names.DEVICE_CLASS, names.MIG_CLASS, AMD.device_class)):
         body = limited(f"extended-{number}", {EXTENDED + name: "1"})
-        refused[f"an extended resource of {name}"] = PODS, body, "write the limit nvidia.com/gpu"
+        refused[f"an extended resource of {name}"] = PODS, body, "by the limit nvidia.com/gpu"
     passes: dict[str, tuple[Resource, Object]] = {
         "placed": (PODS, pod("placed")),
         "none": (PODS, limited("none", {names.GPU_RESOURCE: "0", EXTENDED + names.DEVICE_CLASS: "0", "cpu": "1"})),

@@ -27,7 +27,7 @@ from tests.fakes import chart
 pytestmark = [pytest.mark.cluster, pytest.mark.helm]
 
 TIMEOUT: Final = "20ms"
-"""Much less than docs/limits.md advises: so it ends a search that would end by itself within the default, 10 s."""
+"""Less than docs/reference/limits.md advises: it ends a search that would end by itself within the default, 10 s."""
 SEARCHED_S: Final = 120  # within which the scheduler has looked at a pod, on a loaded machine
 IN_FORCE_S: Final = 60
 POLICY: Final = "gpu-topology-parts"

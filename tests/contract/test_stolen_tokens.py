@@ -476,7 +476,7 @@ async def test_the_controller_creates_what_its_code_builds(accounts: Accounts, k
         create = accounts.controller.create(RESOURCE_CLAIMS, body, namespace=TEAM, dry_run=True)
         others = {ledger.device_class for ledger in OTHERS}
         if any(entry.get("exactly", {}).get("deviceClassName") in others for entry in requests):
-            assert "for GPUs of gpu.topology only" in await said(create)
+            assert "only claims for GPUs of gpu.topology" in await said(create)
         else:
             await create
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dradriver.allocator.request import Choice, Whole
 from dradriver.api.base import names
+from dradriver.api.pod import resolved
 from dradriver.api.slices import resource_slices
 from dradriver.topology import profiles
 from tests.demo.examples import EXAMPLES
@@ -31,14 +32,19 @@ def apply(cluster: Target) -> None:
 
 def rows(cluster: Target, machines: Mapping[str, str]) -> list[Row]:
     """Return the table's rows for the pods in the demo's namespace, in order of creation."""
+    return rows_of(_items(cluster, "pods"), _items(cluster, "resourceclaims"), machines)
+
+
+def rows_of(pods: Iterable[dict[str, Any]], claims: Iterable[dict[str, Any]], machines: Mapping[str, str]) -> list[Row]:
+    """Return the table's rows for pods with their claims, in order of creation; ``machines``: the profile of a node."""
     loaded = {node: profiles.load(profile, seed=node) for node, profile in machines.items()}
     index = {resource_slices.device_name(g.uuid): g.index for machine in loaded.values() for g in machine.gpus}
     plain = FirstFit(loaded)
-    claims = {claim["metadata"]["name"]: claim for claim in _items(cluster, "resourceclaims")}
+    claim_of = {claim["metadata"]["name"]: claim for claim in claims}
     table = []
-    for pod in sorted(_items(cluster, "pods"), key=_age):
+    for pod in sorted(pods, key=_age):
         got = None
-        held = [result for name in _claim_names(pod) for result in _results(claims.get(name, {}))]
+        held = [result for name in _claim_names(pod) for result in _results(claim_of.get(name, {}))]
         if held:
             node = held[0]["pool"]
             got = worth(loaded[node], sorted(index[result["device"]] for result in held), node=node)
@@ -50,8 +56,10 @@ def rows(cluster: Target, machines: Mapping[str, str]) -> list[Row]:
 
 
 def _asked(pod: dict[str, Any]) -> int:
-    noted = json.loads(pod["metadata"].get("annotations", {}).get(names.REQUEST, "{}"))
-    return sum(noted.get("containers", {}).values())
+    """Return the number of whole GPUs that a pod requests."""
+    annotations = pod["metadata"].get("annotations", {})
+    request = resolved.read(annotations).request if names.REQUEST in annotations else None
+    return sum(request.containers) if isinstance(request, Whole) else 0
 
 
 def _age(pod: dict[str, Any]) -> tuple[str, str]:

@@ -9,6 +9,10 @@ from dradriver.allocator.request import Choice
 
 _HEAD = ("POD", "NODE", "GPUS", "LEVEL", "BUSBW", "RING ORDER", "DRA ALONE: GPUS", "LEVEL", "BUSBW")
 
+_BETTER_ALONE = (
+    "A row can look better under DRA ALONE: the pods above it have other GPUs there, often worse ones for themselves."
+)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -21,11 +25,11 @@ class Row:
 
 
 def render(rows: Sequence[Row]) -> str:
-    """Return the rows as a table of text."""
+    """Return the rows as a table of text, with a line on rows that look better without the driver."""
     cells = [_HEAD, *(_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return "\n".join(lines)
+    return "\n".join((*lines, "", _BETTER_ALONE))
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ from tests import consoles
 from tests.cluster import Cluster
 from tests.paths import REPO
 
-_MADE_S: Final = 60.0
+_SOON_S: Final = 60.0
+_READS: Final = ("kubectl describe ", "kubectl get ", "kubectl wait ", "gputopo ")  # these can run again
 
 
 def run(cluster: Cluster, page: Path, folder: Path, *, namespace: str = "default") -> None:
@@ -39,20 +40,29 @@ def run(cluster: Cluster, page: Path, folder: Path, *, namespace: str = "default
     own = {"KUBECONFIG": str(kubeconfig), "PATH": os.pathsep.join([*map(str, tools), os.environ["PATH"]])}
     own |= {f"HELM_{kind}_HOME": str(folder / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
     for command in consoles.commands(page):
-        done = _run(command.text, {**os.environ, **own})
-        at = f"{page.name}:{command.line}: {command.text}"
-        assert not done.returncode, f"{at}: {done.stdout}{done.stderr}"
-        different = consoles.differs(command, done.stdout)
-        assert not different, f"{at}\nnot as shown: {different}\n{done.stdout}"
+        wrong = _run(command, {**os.environ, **own})
+        assert not wrong, f"{page.name}:{command.line}: {command.text}\n{wrong}"
 
 
-def _run(text: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command; one that waits for pods again, if a controller has not made them yet: a reader types slowly."""
-    deadline = time.monotonic() + _MADE_S
+def _run(command: consoles.Command, environment: Mapping[str, str]) -> str:
+    """Run a command and return what is wrong with it.
+
+    A command that only reads runs again for a while: a reader types more slowly than controllers work.
+    """
+    deadline = time.monotonic() + _SOON_S
     while True:
         done = subprocess.run(
-            ["bash", "-c", text], cwd=REPO, capture_output=True, text=True, check=False, timeout=120, env=environment
+            ["bash", "-c", command.text],
+            cwd=REPO,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=180,
+            env=environment,
         )
-        if "error: no matching resources found" not in done.stderr or time.monotonic() > deadline:
-            return done
+        different = consoles.differs(command, done.stdout)
+        if not done.returncode and not different:
+            return ""
+        if not command.text.startswith(_READS) or time.monotonic() > deadline:
+            return f"exit status {done.returncode}, not as shown: {different}\n{done.stdout}{done.stderr}"
         time.sleep(1)

@@ -81,7 +81,7 @@ def test_others_are_left_alone(namespace: Namespace) -> None:
     ("words", "message"),
     [
         ({"gpu.topology/polcy": "nvlink"}, "did you mean gpu.topology/policy?"),
-        ({"gpu.topology/policy": "nvlnk"}, "write one of best-effort, nvlink"),
+        ({"gpu.topology/policy": "nvlnk"}, "Write one of: best-effort, nvlink"),
         ({"gpu.topology/gpus": "3"}, "contradicts"),
     ],
     ids=["key", "value", "contradiction"],
@@ -99,7 +99,7 @@ def test_words_of_a_waiting_pod_are_read_again(namespace: Namespace) -> None:
     digits = "gpu.topology/min-memory=" + "9" * 5000
     refused = namespace.kubectl("annotate", "pod", "waiting", digits, check=False)
     assert refused.returncode != 0
-    assert "at most 256" in refused.stderr
+    assert "At most 256" in refused.stderr
     namespace.kubectl("annotate", "pod", "waiting", "gpu.topology/preferred=same-numa")
     note = json.loads(str(namespace.annotation("waiting", names.REQUEST)))
     assert (note["request"]["containers"], note["request"]["preferred"]) == ([16], ["same-numa"])

@@ -52,7 +52,7 @@ def test_a_template_with_words_is_placed_once_it_is_there(namespace: Namespace) 
     by_template["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpus"}]
     namespace.apply(by_template)
     reason = eventually("the reason stands on the pod", lambda: namespace.annotation("train", names.REASON))
-    assert "waits for ResourceClaimTemplate 'split'" in reason
+    assert "Waiting for ResourceClaimTemplate 'split'" in reason
 
     namespace.apply(template("split", request("left", 1), request("right", 3)))
     namespace.wait_running("train")
@@ -105,7 +105,7 @@ def test_a_pod_without_a_place_is_handed_over_and_bound_when_there_is_room(names
     namespace.wait_running("full")
     namespace.apply(pod("next", gpus=4, words=NVLINK | {names.WHEN_FULL: "hand-over"}, node="node-a"))
     eventually("the scheduler says that there is no room", lambda: unschedulable(namespace, "next"))
-    assert "handed over to the scheduler" in str(namespace.annotation("next", names.REASON))
+    assert "Handed over to the scheduler" in str(namespace.annotation("next", names.REASON))
 
     namespace.delete("full")
     namespace.wait_running("next")
@@ -158,7 +158,7 @@ def test_pods_that_say_one_name_share_a_set_that_outlives_each_of_them(namespace
     assert len(owners(namespace.cluster)) == 4
     unchanged(namespace, trainer, sampler)
     renamed = namespace.kubectl("annotate", "pod", "sampler", f"{names.SHARED_CLAIM}=trio", "--overwrite", check=False)
-    assert "a pod keeps the claim that it was created with" in renamed.stderr
+    assert "a pod's claim cannot change" in renamed.stderr
 
     uid = namespace.get("resourceclaim", "duo")["metadata"]["uid"]
     namespace.delete("trainer")

@@ -26,17 +26,17 @@ def test_a_pod_is_seen_as_holder(namespace: Namespace) -> None:
     assert (read.returncode, read.stderr) == (0, "")
     nodes = {node["node"]: node for node in json.loads(read.stdout)}
     assert list(nodes) == ["node-a", "node-b"]
-    held = [gpu for gpu in nodes["node-a"]["gpus"] if gpu["holders"]]
+    held = [gpu for gpu in nodes["node-a"]["gpus"] if gpu["used_by"]]
     assert {gpu["uuid"] for gpu in held} == uuids
     wanted = {
-        "hold": "allocated",
+        "allocation": "allocated",
         "namespace": namespace.name,
         "claim": claim,
         "pods": ["holder"],
-        "share": "",
-        "part": "",
+        "share_id": "",
+        "fraction": "",
     }
-    assert [gpu["holders"] for gpu in held] == [[wanted], [wanted]]
+    assert [gpu["used_by"] for gpu in held] == [[wanted], [wanted]]
     assert len(nodes["node-a"]["free"]) == 6
     assert nodes["node-b"]["free"] == list(range(8))
     machine = profiles.load(deploy.MACHINES["node-a"], seed="node-a")

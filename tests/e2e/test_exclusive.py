@@ -20,7 +20,7 @@ NODE = deploy.SHARED[0]
 SHARE = {names.SHARE_CORES: "25", names.SHARE_MEMORY: "4Gi"}
 AMOUNTS = {names.CAPACITY_CORES: "25", names.CAPACITY_MEMORY: "4Gi"}
 SHAREABLE = 'device.driver == "gpu.topology" && has(device.attributes["gpu.topology"].shareable)'
-REFUSED = "the policies file has GPUs whose parts are of one namespace at a time"
+REFUSED = "the policies file limits each divided GPU to one namespace (exclusiveTo)"
 
 
 def part(name: str, words: dict[str, str]) -> Object:
@@ -74,12 +74,13 @@ def test_no_way_leads_another_namespace_onto_the_gpu(
 
     for word in ({names.PLACEMENT: "static"}, {names.WHEN_FULL: "hand-over"}):
         done = neighbour.apply(part("left-to-the-scheduler", SHARE | word), check=False)
-        assert "leaves the share to kube-scheduler" in done.stderr
+        assert "lets kube-scheduler place the share" in done.stderr
     template = claim_template("share", names.SHARE_CLASS, AMOUNTS)
     spec = template["spec"]["spec"]
     claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "own"}, "spec": spec}
     assert REFUSED in neighbour.apply(claim, check=False).stderr
-    assert REFUSED in neighbour.apply(template).stderr, "a warning: the controller may make its claims"
+    warning = "claims from this template are refused unless the driver places the pod, because the policies file has "
+    assert f"{warning}exclusiveTo" in neighbour.apply(template).stderr, "the controller may make its claims"
 
     neighbour.apply(pod_of_template("by-template", "share", node=NODE))
     limits = {f"deviceclass.resource.kubernetes.io/{names.SHARE_CLASS}": "1"}

@@ -38,7 +38,7 @@ def test_nobody_else_creates_a_marked_claim(namespace: Namespace, editor: str, m
         made = namespace.kubectl(*account, "create", "-f", "-", stdin=json.dumps(forged), check=False)
         assert made.returncode
         assert "Forbidden" in made.stderr
-        assert "only the controller of gpu.topology creates claims" in made.stderr
+        assert "Only the controller of gpu.topology creates claims" in made.stderr
 
     namespace.kubectl(editor, "create", "-f", "-", stdin=json.dumps(UNMARKED))
     marked = namespace.kubectl(
@@ -92,7 +92,7 @@ def test_nobody_else_makes_a_template_of_pods_without_a_choice(
     forged = json.dumps(plain | {"metadata": metadata})
     made = namespace.kubectl(editor, "create", "-f", "-", stdin=forged, check=False)
     assert "Forbidden" in made.stderr
-    assert "only the controller of gpu.topology creates templates" in made.stderr
+    assert "Only the controller of gpu.topology creates templates" in made.stderr
 
     namespace.kubectl(editor, "create", "-f", "-", stdin=json.dumps(plain))
     marked = namespace.kubectl(

@@ -81,7 +81,7 @@ def test_what_only_the_scheduler_sees_has_all_given_back_and_nobody_bound(namesp
     assert set(planned.values()).isdisjoint(gangs.uids(claims).values())
     assert gangs.uids({name: namespace.get("pod", name) for name in both}) == before
     reasons = [event["message"] for event in namespace.list("events") if event["reason"] == "WaitsForGPUs"]
-    assert any("1 of 2 pods of its gang had their place in time" in reason for reason in reasons), reasons
+    assert any("1 of 2 pods of the gang had a place in time" in reason for reason in reasons), reasons
 
 
 def test_a_stateful_set_that_makes_its_pods_at_once(namespace: Namespace) -> None:

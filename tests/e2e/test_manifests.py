@@ -163,7 +163,7 @@ def test_a_queued_pod_is_admitted_in_a_second_pass_and_a_copy_of_it_is_not(label
     kept = {key: stored["metadata"][key] for key in ("annotations", "labels")}
     stored["spec"].pop("nodeName", None)
     copied = labelled.apply(stored | {"metadata": {"name": "copied"} | kept}, check=False)
-    assert "Kueue charges nothing" in copied.stderr
+    assert "a copied pod with this annotation has none" in copied.stderr
 
 
 def test_only_labelled_namespaces_are_translated(namespace: Namespace) -> None:

@@ -170,7 +170,10 @@ def test_every_query_of_the_dashboard_has_something_to_show(prometheus: Promethe
         def alerts() -> set[str]:
             return {one["labels"]["alertname"] for one in prometheus.ask("alerts")["alerts"]}
 
-        these = {"GpuTopologyGpuIll", "GpuTopologyImpossiblePods"}  # one more may come and go where a scrape is late
+        these = {
+            "GpuTopologyGpuUnhealthy",
+            "GpuTopologyImpossiblePods",
+        }  # one more may come and go where a scrape is late
         eventually("these wait for their time, and no others", lambda: alerts() == these, why=alerts)
     finally:
         gputopo(node, "heal")

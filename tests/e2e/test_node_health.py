@@ -90,7 +90,7 @@ def test_gpus_that_fail_and_get_well(namespace: Namespace) -> None:
         assert "Drain the node and reboot it" in (unhealthy(namespace, second) or {})[fallen]
         eventually("the first pod has its events", lambda: len(told(namespace, first, "GPUUnhealthy")) == 2)
         (event,) = eventually("so has the second", lambda: told(namespace, second, "GPUUnhealthy"))
-        assert f"Node node-a, GPU5 ({gpus[5].pci}, {fallen}), xid: XID 79" in event
+        assert f"Node node-a, GPU5 ({gpus[5].pci}, {fallen}), fault xid: XID 79" in event
 
         well = gpus_of(namespace, first) - both
         namespace.delete(first)

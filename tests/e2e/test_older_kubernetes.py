@@ -115,7 +115,7 @@ def test_what_a_server_cannot_keep_is_not_published_and_said_once(older: Cluster
     events = older.api.objects("events.events.k8s.io")
     told = Counter(e["note"] for e in events if e["reason"] == "ServerLacks" and e["regarding"]["name"] == NODE)
     for lacking in ("taints", "shares", "counters"):
-        said = f"the API server keeps no {lacking} in slices"
+        said = f"The API server drops the {lacking} of devices in ResourceSlices"
         assert log.count(said) == 1
         assert [count for note, count in told.items() if note.startswith(said)] == [1]
         assert f'gpu_topology_node_server_lacks{{what="{lacking}"}} 1.0' in page
@@ -127,7 +127,7 @@ def test_a_gang_starts_whole_without_the_barrier(older: Cluster) -> None:
     *first, last = gangs.members("gang", pods=4, gpus=3)
     namespace.apply(*first)
     for one in first:
-        assert told_why(namespace, one["metadata"]["name"]) == "3 of 4 pods of its gang are there"
+        assert told_why(namespace, one["metadata"]["name"]) == "Waiting for more pods of the gang: 3 of 4 pods exist."
     assert not namespace.list("resourceclaims")
     namespace.apply(last)
     pods = [one["metadata"]["name"] for one in (*first, last)]
@@ -224,7 +224,7 @@ def test_whole_gpus_and_instances_are_placed_and_other_parts_wait_or_are_equal_s
     namespace.apply(pod("another", gpus=1, words=SLICE, node=NODE))
     for waiting in ("half", "another"):
         reason = told_why(namespace, waiting)
-        lacking = "the API server keeps no counters and no shares in slices: Kubernetes has them from 1.36 on"
+        lacking = "The API server does not store counters and shares in slices, Kubernetes 1.36 and later do."
         assert reason.endswith(lacking), reason
 
     amounts = {names.CAPACITY_CORES: "25", names.CAPACITY_MEMORY: "10Gi"}

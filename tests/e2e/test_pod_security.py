@@ -31,7 +31,7 @@ def restricted(driver: Cluster) -> Iterator[Cluster]:
 def verified(cluster: Cluster) -> list[tuple[str, str]]:
     """Return what gputopo verify says of Pod Security, each with its cure."""
     listed = json.loads(gputopo(cluster.kubeconfig, "verify", "-o", "json").stdout)["findings"]
-    return [(one["said"], one["cure"]) for one in listed if one["check"] == "pod-security"]
+    return [(one["message"], one["cure"]) for one in listed if one["check"] == "pod-security"]
 
 
 def test_a_namespace_that_forbids_the_agents_is_said_and_the_label_cures_it(restricted: Cluster) -> None:

@@ -41,7 +41,7 @@ def upgrade(driver: Cluster, installation: Installation) -> Iterator[Upgrade]:
 
 def waits_or_is_placed(found: dict[str, Any]) -> bool:
     reason = found["metadata"].get("annotations", {}).get(names.REASON, "")
-    return not found["spec"].get("schedulingGates") or "its tenant's cap" in reason
+    return not found["spec"].get("schedulingGates") or "quota: tenant" in reason
 
 
 def test_pods_that_come_right_after_an_upgrade_keep_to_its_policies(

@@ -1,4 +1,4 @@
-"""To the next release, back and away while pods come and go: nobody loses a GPU, and nothing stays behind."""
+"""From the last release to this checkout, back and away while pods come and go: no pod loses a GPU, nothing stays."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tests.e2e.parts import is_prepared, restarts
 
 RELEASE = (deploy.RELEASE, "--namespace", deploy.NAMESPACE)
 STEADY = ("whole", "share", "slice")
+LAST = "0.1.0"
 NEWER = "0.99.0"
 EVERYTHING_OF_OURS = (
     *("configmap", "secret", "lease", "resourceslice", "deviceclass", "resourceclaim", "resourceclaimtemplate"),
@@ -41,7 +42,7 @@ def installed_afterwards(installation: Installation) -> Iterator[None]:
 
 
 def newer_chart(folder: Path) -> Path:
-    """The chart as its next release may be: every pod of another version, and of other values."""
+    """The chart of this checkout, with a version that no release has."""
     made = folder / deploy.CHART.name
     shutil.copytree(deploy.CHART, made)
     said = yaml.safe_load((made / "Chart.yaml").read_text())
@@ -89,25 +90,29 @@ def test_upgrade_rollback_and_uninstallation_under_load(
     cluster = namespace.cluster
     node = cluster.nodes["node-b"]
     chart = newer_chart(tmp_path)
-    before = versions(cluster)
-    namespace.apply(
-        pod("whole", gpus=2, words=NVLINK, node="node-b"),
-        pod("share", gpus=1, words=SHARE, node="node-b"),
-        pod("slice", gpus=1, words=SLICE, node="node-b"),
-    )
-    namespace.wait_running(*STEADY)
-    had = held(namespace)
+    upgrade = ("upgrade", *RELEASE[:1], str(chart), *RELEASE[1:], "--reset-then-reuse-values",
+               "--set", f"image.tag={deploy.TAG}", "--set", "logFormat=json",
+               "--set", "controller.tentativePlacement.timeoutSeconds=20",
+               "--force-conflicts", "--wait", "--timeout", "120s")  # fmt: skip
     load = Load(namespace)
     with installed_afterwards(installation):
+        deploy.install(cluster, release=LAST)
+        eventually("every part is of the last release", lambda: {version for _, version in versions(cluster)} == {LAST})
+        before = versions(cluster)
+        namespace.apply(
+            pod("whole", gpus=2, words=NVLINK, node="node-b"),
+            pod("share", gpus=1, words=SHARE, node="node-b"),
+            pod("slice", gpus=1, words=SLICE, node="node-b"),
+        )
+        namespace.wait_running(*STEADY)
+        had = held(namespace)
         with load.going_on():
-            cluster.helm("upgrade", *RELEASE[:1], str(chart), *RELEASE[1:], "--reset-then-reuse-values",
-                         "--set", "logFormat=json", "--set", "controller.tentativePlacement.timeoutSeconds=20",
-                         "--force-conflicts", "--wait", "--timeout", "120s")  # fmt: skip
-            eventually("every part is of the next release", lambda: versions(cluster) == after(before, NEWER))
+            cluster.helm(*upgrade)
+            eventually("every part is of this checkout", lambda: versions(cluster) == after(before, NEWER))
             arrived = len(load.done)
             eventually("pods still come and go", lambda: len(load.done) >= arrived + 4)
             cluster.helm("rollback", *RELEASE, "--force-conflicts", "--wait", "--timeout", "120s")
-            eventually("every part is of this release", lambda: versions(cluster) == before)
+            eventually("every part is of the last release again", lambda: versions(cluster) == before)
 
         assert held(namespace) == had
         assert no_gpu_is_owned_twice(cluster)
@@ -115,6 +120,8 @@ def test_upgrade_rollback_and_uninstallation_under_load(
         eventually("only what lasts is prepared", lambda: is_prepared(namespace, node, *STEADY))
         assert len(load.done) >= 8
         assert len(namespace.list("resourceclaim")) == len(STEADY), "a claim stayed behind its pod"
+        cluster.helm(*upgrade)
+        assert held(namespace) == had
         tested = cluster.helm("test", *RELEASE, "--logs", "--timeout", "90s", check=False)
         assert tested.returncode == 0, tested.stdout + tested.stderr
 

@@ -35,10 +35,12 @@ def test_small_ones_no_longer_pass_by_a_large_one_and_the_next_leader_knows_it(p
     assert patient.get("pod", "short")["spec"]["activeDeadlineSeconds"] == 180
     wants("large", 8)
     eventually(
-        "GPUs are reserved for it", lambda: "are reserved for it" in told_why(patient, "large") or None, timeout_s=120
+        "GPUs are reserved for this workload",
+        lambda: "are reserved for this workload" in told_why(patient, "large") or None,
+        timeout_s=120,
     )
     wants("small", 1)
-    assert "reserved for one that has waited for longer" in told_why(patient, "small")
+    assert "reserved for a workload that has waited longer" in told_why(patient, "small")
     killed = kill_leader(patient.cluster)
     another_leads(patient.cluster, killed)
     wants("smaller", 1)

@@ -142,7 +142,7 @@ def test_a_member_waits_in_its_seat_and_runs_with_its_gpus_once_it_is_told(names
     assert namespace.devices("member") == given
     assert namespace.devices("later").isdisjoint(given)
     (view,) = shown(cluster, "topo", "--cluster", "--node", "node-a")
-    holders = [holder["claim"] for gpu in view["gpus"] for holder in gpu["holders"]]
+    holders = [holder["claim"] for gpu in view["gpus"] for holder in gpu["used_by"]]
     assert sorted(holders) == ["later"] * 4 + ["member"] * 4
 
 

@@ -95,7 +95,7 @@ def test_a_cap_parks_its_own_and_nobody_else(teams: dict[str, Namespace]) -> Non
     capped.apply(pod("beyond", gpus=2, words={names.POLICY: "best-effort"}, node="node-a"))
     said = told_why(capped, "beyond")
     assert said.startswith(
-        f"its tenant's cap: tenant capped holds 3 of 4 GPUs; this asks for 2: {capped.name}/within 3"
+        f'Waiting for quota: tenant "capped" may use 4 GPUs, this pod requests 2. In use: 3 ({capped.name}/within 3)'
     )
     capped.apply(pod("small", gpus=1, words={names.POLICY: "best-effort"}, node="node-a"))
     free.apply(pod("other", gpus=2, words={names.POLICY: "best-effort"}, node="node-a"))

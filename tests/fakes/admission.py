@@ -143,7 +143,7 @@ def admit(
     assert response["uid"] == review.decode(sent).uid
     patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
     warnings = response.get("warnings", [])
-    assert all(len(warning) <= 256 for warning in warnings)
+    assert all(len(warning) <= 256 and not warning.endswith("…") for warning in warnings), "none is cut off"
     return Verdict(
         allowed=response["allowed"],
         pod=jsonpatch.apply_patch(new, patch) if response["allowed"] else None,

@@ -20,7 +20,10 @@ START = datetime.datetime(2026, 1, 2, 3, tzinfo=datetime.UTC).timestamp()
 WISH = {"idle-timeout": "1h"}
 SINCE = "2026-01-02T03:00:00Z"
 END = "2026-01-02T04:00:00Z"
-WARNED = f"its GPUs have done nothing since {SINCE}: it is ended at {END} unless they work until then"
+WARNED = (
+    f"The GPUs of this pod have been idle since {SINCE}. The controller ends the pod at {END}, unless it uses them "
+    "before."
+)
 AGENT_S = 60  # between two looks of an agent
 
 

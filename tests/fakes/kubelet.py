@@ -53,11 +53,10 @@ class FakeKubelet:
             for path in sorted((self.root / "plugins_registry").glob("*.sock")):
                 with contextlib.suppress(FileNotFoundError):
                     found[path] = (path.stat().st_ino, path.stat().st_ctime_ns)  # inodes are used again
-            for path in known.keys() - found.keys():
-                gone = self.seen.pop(path, None)
-                if gone is not None:  # it hangs up, whatever is under way; what was answered is on its way still
-                    for call in self._calls.pop(gone.endpoint, ()):
-                        asyncio.get_running_loop().call_later(HANGS_UP_S, call.cancel)
+            for path in self.seen.keys() - found.keys():
+                # The real kubelet hangs up, even if calls are not answered yet. Answers that were sent still arrive.
+                for call in self._calls.pop(self.seen.pop(path).endpoint, ()):
+                    asyncio.get_running_loop().call_later(HANGS_UP_S, call.cancel)
             for path, identity in found.items():
                 if known.get(path) != identity:
                     with contextlib.suppress(grpc.aio.AioRpcError):  # a dead one: it is dialled again

@@ -174,7 +174,7 @@ class NodeUnderTest:
 
     @contextlib.asynccontextmanager
     async def agent(self, pod_uid: str = "pod-1", **more: Any) -> AsyncIterator[asyncio.Task[None]]:
-        """An agent that runs during the block and then stops as on SIGTERM."""
+        """Run an agent during the block, then stop it as on SIGTERM and wait until the kubelet no longer calls it."""
         work = agent.run(self.options(pod_uid, **more), server=self.api.config, check_s=0.02, reconcile_s=0.02)
         task = asyncio.create_task(work)
         try:
@@ -186,6 +186,8 @@ class NodeUnderTest:
             for thread in threading.enumerate():  # a process would end with them
                 if thread.name == BESIDE:
                     thread.join(1)
+        # A test that calls the kubelet next must reach another agent, not the socket of this one.
+        await eventually(lambda: all(pod_uid not in path.name for path in self.kubelet.seen))
 
     @property
     def slices(self) -> list[Object]:

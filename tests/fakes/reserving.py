@@ -55,7 +55,7 @@ class Reserving(GpuCluster):
         await self.later(LOOK_S)
 
     async def run(self, name: str, gpus: int = 4, **changes: Any) -> None:
-        """Create a pod and have it run, if there is a place for it."""
+        """Create a pod and have it run, if There is a place for the pod."""
         self.pod(name, gpus, **changes)
         await self.settle()
         await self.start()

@@ -126,9 +126,9 @@ def capped(site: Site) -> Iterator[None]:
     node = site.node()
     site.pod("holder", 3, namespace="vision")
     yield
-    site.waiting("more", 4, namespace="vision", cause=Cause.CAP, says="tenant vision holds 3 of 6 GPUs")
-    site.waiting("never", 7, namespace="vision", cause=Cause.CAP, says="more than it may ever have")
-    site.has(node, held=3, free=5)
+    site.waiting("more", 4, namespace="vision", cause=Cause.CAP, says="this pod requests 4. In use: 3 ")
+    site.waiting("never", 7, namespace="vision", cause=Cause.CAP, says="Refused by quota: tenant ")
+    site.has(node, allocated=3, free=5)
 
 
 @situation
@@ -137,9 +137,9 @@ def partition(site: Site) -> Iterator[None]:
     node = site.node()
     site.pod("holder", 6, namespace="language")
     yield
-    site.waiting("inside", 4, namespace="language", cause=Cause.GPUS, says="no eligible node has such a set free")
-    site.waiting("outside", 2, cause=Cause.RESERVED, says="left out are GPUs that are a tenant's alone")
-    site.has(node, held=6, free=2)
+    site.waiting("inside", 4, namespace="language", cause=Cause.GPUS, says="no eligible node has such a free set")
+    site.waiting("outside", 2, cause=Cause.RESERVED, says="GPUs in the exclusive partition of another tenant")
+    site.has(node, allocated=6, free=2)
 
 
 @situation
@@ -147,7 +147,7 @@ def reserved(site: Site) -> Iterator[None]:
     """Free GPUs are kept for a pod that has waited long."""
     cluster, node = site.cluster, site.node()
     cluster.rival("reserved-holder", node, range(4))
-    patient = site.waiting("patient", 8, cause=Cause.ENDING, says="8 GPUs of reserved-1 are reserved for it")
+    patient = site.waiting("patient", 8, cause=Cause.ENDING, says="8 GPUs on reserved-1 are reserved for this workload")
     pod = cluster.get_pod(patient)
     devices = [resource_slices.device_name(gpu.uuid) for gpu in cluster.machines[node].gpus]
     kept = reservation_config_map.Kept(
@@ -158,9 +158,9 @@ def reserved(site: Site) -> Iterator[None]:
     cluster.deliver()
     cluster.features.reservations.restore(reservation_config_map.Written(kept=[kept]))
     yield
-    site.waiting("hasty", 4, cause=Cause.RESERVED, says="GPUs are left out that are reserved for one that has waited")
-    site.gang("a", "b", size=2, gpus=2, waits=Waits(Cause.RESERVED, "GPUs are left out that are reserved for one"))
-    site.has(node, held=4, reserved=4)
+    site.waiting("hasty", 4, cause=Cause.RESERVED, says="GPUs that are reserved for a workload that has waited")
+    site.gang("a", "b", size=2, gpus=2, waits=Waits(Cause.RESERVED, "GPUs that are reserved for a workload"))
+    site.has(node, allocated=4, reserved=4)
 
 
 @situation
@@ -170,8 +170,8 @@ def shares(site: Site) -> Iterator[None]:
     site.cluster.rival("shares-holder", node, range(7))
     site.pod("first", Amount(cores=60))
     yield
-    site.waiting("more", Amount(cores=50), cause=Cause.GPUS, says="no eligible node has room for that")
-    site.has(node, held=8)
+    site.waiting("more", Amount(cores=50), cause=Cause.GPUS, says="no eligible node has room for it")
+    site.has(node, allocated=8)
 
 
 @situation
@@ -181,8 +181,56 @@ def mig(site: Site) -> Iterator[None]:
     site.cluster.rival("mig-holder", node, range(7))
     site.pod("first", ("7g.80gb",))
     yield
-    site.waiting("more", ("3g.40gb",), cause=Cause.GPUS, says="no eligible node has room for that")
-    site.has(node, held=8)
+    site.waiting("more", ("3g.40gb",), cause=Cause.GPUS, says="no eligible node has room for it")
+    site.has(node, allocated=8)
+
+
+@situation
+def shares_only(site: Site) -> Iterator[None]:
+    """Every GPU is free for shares, and no pod gets one whole."""
+    node = site.node(mode=Mode(shared="time-slicing", fractions_only=True))
+    site.waiting("p", 1, cause=Cause.GPUS, says="no eligible node has such a free set")
+    yield
+    site.has(node, fractions=8)
+
+
+@situation
+def mig_placements(site: Site) -> Iterator[None]:
+    """Every GPU is published as its possible MIG slices, and no pod gets one whole; a pod has a slice of one."""
+    node = site.node("dgx-a100", mode=Mode(mig="placements", fractions_only=True))
+    site.pod("first", ("1g.5gb",))
+    yield
+    site.waiting("p", 1, cause=Cause.GPUS, says="no eligible node has such a free set")
+    site.has(node, allocated=1, fractions=7)
+
+
+@situation
+def mode_changes(site: Site) -> Iterator[None]:
+    """The node agent is about to change the mode of two GPUs."""
+    node = site.node()
+
+    def taint(piece: Object) -> None:
+        for device in piece["spec"]["devices"][:2]:
+            device["taints"] = [{"key": "gpu.topology/mode-changes", "effect": "NoSchedule"}]
+
+    site.change(node, taint)
+    site.waiting("p", 8, cause=Cause.GPUS, says="no eligible node has such a free set")
+    yield
+    site.has(node, blocked=2, free=6)
+
+
+@situation
+def unaccounted(site: Site) -> Iterator[None]:
+    """Processes that belong to no claim run on a GPU."""
+    node = site.node()
+
+    def taint(piece: Object) -> None:
+        piece["spec"]["devices"][0]["taints"] = [{"key": "gpu.topology/held", "value": "1", "effect": "NoSchedule"}]
+
+    site.change(node, taint)
+    site.waiting("p", 8, cause=Cause.GPUS, says="no eligible node has such a free set")
+    yield
+    site.has(node, unhealthy=1, free=7)
 
 
 @situation
@@ -192,8 +240,8 @@ def exclusive_to(site: Site) -> Iterator[None]:
     site.cluster.rival("exclusive-to-holder", node, range(1, 8))
     site.pod("first", Amount(cores=25), namespace="other")
     yield
-    site.waiting("mine", Amount(cores=50), cause=Cause.RESERVED, says="another namespace uses fractions of")
-    site.has(node, held=8)
+    site.waiting("mine", Amount(cores=50), cause=Cause.RESERVED, says="Another namespace uses fractions of")
+    site.has(node, allocated=8)
 
 
 @situation
@@ -202,7 +250,7 @@ def gang_that_fits(site: Site) -> Iterator[None]:
     node = site.node()
     site.gang("a", "b", size=2, gpus=3)
     yield
-    site.has(node, held=6, free=2)
+    site.has(node, allocated=6, free=2)
 
 
 @situation
@@ -215,14 +263,16 @@ def gang_too_large(site: Site) -> Iterator[None]:
     site.gang("a", "b", size=2, gpus=8, waits=waits)
     yield
     site.has(f"{site.name}-1", free=8)
-    site.has(f"{site.name}-2", held=5, free=3)
+    site.has(f"{site.name}-2", allocated=5, free=3)
 
 
 @situation
 def gang_half_there(site: Site) -> Iterator[None]:
     """Pods of the gang are not created yet."""
     site.node()
-    site.gang("a", "b", size=4, gpus=2, waits=Waits(Cause.GANG, "2 of 4 pods of its gang are there"))
+    site.gang(
+        "a", "b", size=4, gpus=2, waits=Waits(Cause.GANG, "Waiting for more pods of the gang: 2 of 4 pods exist.")
+    )
     yield
 
 
@@ -238,7 +288,7 @@ def nic_missing(site: Site) -> Iterator[None]:
     cluster.put(RESOURCE_CLAIM_TEMPLATES, content)
     claims = [{"name": "gpus", "resourceClaimName": claim_of(f"{site.name}-p")}]
     site.waiting(
-        "p", 1, cause=Cause.GPUS, says="no eligible node has so many free ones",
+        "p", 1, cause=Cause.GPUS, says="no eligible node has enough free NICs",
         wishes={"template": "gpus/t"}, resourceClaims=claims,
     )  # fmt: skip
     yield
@@ -256,9 +306,9 @@ def unhealthy(site: Site) -> Iterator[None]:
             ]
 
     site.change(node, fault)
-    site.waiting("p", 4, cause=Cause.GPUS, says="no eligible node has such a set free")
+    site.waiting("p", 4, cause=Cause.GPUS, says="no eligible node has such a free set")
     yield
-    site.has(node, ill=5, free=3)
+    site.has(node, unhealthy=5, free=3)
 
 
 @situation
@@ -271,7 +321,7 @@ def lost(site: Site) -> Iterator[None]:
     for piece in built:
         piece["spec"]["pool"]["generation"] = 2
         site.cluster.put(RESOURCE_SLICES, piece)
-    site.waiting("p", 8, cause=Cause.GPUS, says="no eligible node has such a set free")
+    site.waiting("p", 8, cause=Cause.GPUS, says="no eligible node has such a free set")
     yield
     site.has(node, free=6)
 
@@ -280,9 +330,9 @@ def lost(site: Site) -> Iterator[None]:
 def drained(site: Site) -> Iterator[None]:
     """Its only node is cordoned."""
     node = site.node(unschedulable=True)
-    site.waiting("p", 4, cause=Cause.NODES, says="no node with GPUs can run this pod")
+    site.waiting("p", 4, cause=Cause.NODES, says="No node with GPUs can run this pod")
     yield
-    site.has(node, closed=8)
+    site.has(node, unavailable=8)
 
 
 @situation
@@ -291,7 +341,7 @@ def not_ready(site: Site) -> Iterator[None]:
     node = site.node(ready="False")
     site.waiting("p", 4, cause=Cause.NODES, says="not ready")
     yield
-    site.has(node, closed=8)
+    site.has(node, unavailable=8)
 
 
 @situation
@@ -301,7 +351,7 @@ def agent_gone(site: Site) -> Iterator[None]:
     site.cluster.rival("agent-gone-holder", node, [0, 1])
     yield
     site.cluster.remove(RESOURCE_SLICES, resource_slices.slice_name(0, node))
-    site.waiting("p", 4, cause=Cause.NODES, says="no node with GPUs can run this pod")
+    site.waiting("p", 4, cause=Cause.NODES, says="No node with GPUs can run this pod")
     yield
 
 
@@ -311,7 +361,7 @@ def other_scheduler(site: Site) -> Iterator[None]:
     node = site.node()
     site.pod("p", 4, schedulerName="example-scheduler")
     yield
-    site.has(node, promised=4, free=4)
+    site.has(node, tentative=4, free=4)
 
 
 @situation
@@ -322,8 +372,8 @@ def preemption(site: Site) -> Iterator[None]:
     yield
     kubelet = "kubernetes.io/kubelet"
     site.cluster.store.edit(PODS, ("default", victim), lambda pod: pod["metadata"].setdefault("finalizers", [kubelet]))
-    site.waiting("urgent", 8, priority=10, cause=Cause.ENDING, says=f"preempts default/{victim} (priority 0)")
-    site.has(node, held=8)
+    site.waiting("urgent", 8, priority=10, cause=Cause.ENDING, says=f"preemption of default/{victim} (priority 0)")
+    site.has(node, allocated=8)
 
 
 @situation
@@ -337,7 +387,7 @@ def suspended_owner(site: Site) -> Iterator[None]:
     pod["metadata"]["finalizers"] = ["batch.kubernetes.io/job-tracking"]
     site.cluster.put(PODS, pod)
     site.cluster.remove(PODS, name, "default")
-    site.has(node, held=8)
+    site.has(node, allocated=8)
     yield
 
 
@@ -345,7 +395,7 @@ def suspended_owner(site: Site) -> Iterator[None]:
 def too_large_a_machine(site: Site) -> Iterator[None]:
     """The machine has more GPUs than sets are searched for."""
     site.node("gb200-nvl72-rack")
-    site.waiting("p", 4, cause=Cause.NODES, says="GPUs on which nothing is placed")
+    site.waiting("p", 4, cause=Cause.NODES, says="GPUs that the controller cannot place pods on")
     yield
 
 
@@ -355,7 +405,7 @@ def fallback(site: Site) -> Iterator[None]:
     node = site.node("rtx4090-x8")
     site.pod("p", 4, wishes={"preferred": "nvlink"})
     yield
-    site.has(node, held=4, free=4)
+    site.has(node, allocated=4, free=4)
 
 
 @situation
@@ -363,7 +413,7 @@ def foreign_gate(site: Site) -> Iterator[None]:
     """Another controller holds the pod."""
     node = site.node()
     gates = [{"name": names.GATE}, {"name": "example.com/other"}]
-    site.waiting("p", cause=Cause.GATE, says="waits for scheduling gate example.com/other", schedulingGates=gates)
+    site.waiting("p", cause=Cause.GATE, says="removes scheduling gate example.com/other", schedulingGates=gates)
     yield
     site.has(node, free=8)
 
@@ -382,7 +432,7 @@ def without_volume(site: Site) -> Iterator[None]:
     """A volume of the pod does not exist."""
     site.node()
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    site.waiting("p", cause=Cause.STORAGE, says="waits for PersistentVolumeClaim", volumes=volumes)
+    site.waiting("p", cause=Cause.STORAGE, says="Waiting for PersistentVolumeClaim", volumes=volumes)
     yield
 
 
@@ -390,7 +440,7 @@ def without_volume(site: Site) -> Iterator[None]:
 def other_vendor(site: Site) -> Iterator[None]:
     """The nodes have GPUs of another vendor."""
     node = site.node("mi210-x8")
-    site.waiting("p", cause=Cause.GPUS, says="no eligible node has such a set free")
+    site.waiting("p", cause=Cause.GPUS, says="no eligible node has such a free set")
     yield
     site.has(node, free=8)
 
@@ -401,7 +451,7 @@ def foreign_claim(site: Site) -> Iterator[None]:
     site.node()
     metadata = {"name": claim_of(f"{site.name}-p"), "namespace": "default"}
     site.cluster.put(RESOURCE_CLAIMS, {"metadata": metadata, "spec": {}})
-    site.waiting("p", cause=Cause.POD, says="belongs to somebody else")
+    site.waiting("p", cause=Cause.POD, says="does not belong to this pod")
     yield
 
 
@@ -409,7 +459,7 @@ def foreign_claim(site: Site) -> Iterator[None]:
 def impossible(site: Site) -> Iterator[None]:
     """No machine that the pod may use has such a set, whatever is free."""
     node = site.node("rtx4090-x8")
-    site.waiting("p", 4, cause=Cause.GPUS, says="no eligible node has such a set free", wishes={"required": "nvlink"})
+    site.waiting("p", 4, cause=Cause.GPUS, says="no eligible node has such a free set", wishes={"required": "nvlink"})
     yield
     site.has(node, free=8)
 
@@ -419,8 +469,8 @@ def beside_nvidias_driver(site: Site) -> Iterator[None]:
     node = site.node()
     site.pod("holder", 6)
     yield
-    site.waiting("more", 4, cause=Cause.GPUS, says="no eligible node has such a set free")
-    site.has(node, held=6, free=2)
+    site.waiting("more", 4, cause=Cause.GPUS, says="no eligible node has such a free set")
+    site.has(node, allocated=6, free=2)
     yield
 
 

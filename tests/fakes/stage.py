@@ -50,7 +50,7 @@ class Stage:
         """Take an Event about the node."""
         assert (about.kind, about.name) == ("Node", NODE)
         if reason == "ServerLacks":
-            what = message.removeprefix("the API server keeps no ").partition(" in slices: ")[0]
+            what = message.removeprefix("The API server drops the ").partition(" of devices in ResourceSlices: ")[0]
             self.lacked.append((about.name, what))
         else:
             self.mig_off.append(message)

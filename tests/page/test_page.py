@@ -59,7 +59,7 @@ async def test_nodes_stand_in_their_zones_with_their_gpus(cluster: GpuCluster, o
         await expect(tile(page, "n1").locator(".cell.f")).to_have_count(2)
         await expect(stat(page, "free")).to_have_text("10 of 24 GPUs free")
         label = await tile(page, "n1").get_attribute("aria-label")
-        assert label == "n1, Tesla V100-SXM2-32GB, of 8 GPUs 2 free, 6 held"
+        assert label == "n1, Tesla V100-SXM2-32GB, of 8 GPUs 2 free, 6 allocated"
         assert "default/old, a claim without pod: 6 GPUs" in (await tile(page, "n1").get_attribute("title") or "")
 
 
@@ -88,15 +88,17 @@ async def test_an_unhealthy_gpu_has_another_colour_and_shape_than_one_that_is_he
         page = await opens(made.url, color_scheme=scheme)
         cells = tile(page, "n1").locator(".cell")
         await expect(cells).to_have_class([*["cell a"] * 5, "cell x", "cell f", "cell u"])
-        await expect(tile(page, "n1").locator(".line span")).to_have_text("2 out")
+        await expect(tile(page, "n1").locator(".line span")).to_have_text("2 unhealthy")
         label = await tile(page, "n1").get_attribute("aria-label")
-        assert label == "n1, Tesla V100-SXM2-32GB, of 8 GPUs 1 free, 5 held, 1 unhealthy, 1 unhealthy and held"
+        assert (
+            label == "n1, Tesla V100-SXM2-32GB, of 8 GPUs 1 free, 5 allocated, 1 unhealthy, 1 unhealthy and allocated"
+        )
         held, both, unhealthy = [await cells.nth(at).evaluate(SHAPE) for at in (0, 5, 7)]
         for wrong in (both, unhealthy):
             assert wrong["colour"] != held["colour"]
             assert (wrong["round"], wrong["pattern"]) == ("50%", True) != (held["round"], held["pattern"])
         assert both["colour"] != unhealthy["colour"]
-        await expect(page.locator(".legend")).to_contain_text("1 unhealthy and held")
+        await expect(page.locator(".legend")).to_contain_text("1 unhealthy and allocated")
         assert await page.evaluate(CONTRASTS) == []
 
 
@@ -144,12 +146,12 @@ async def test_why_a_pod_waits_is_what_explain_says(cluster: GpuCluster, opens: 
         row = page.locator(".waiting tbody tr")
         await expect(row).to_have_count(1)
         await expect(row.locator("td").first).to_have_text("1")
-        await expect(row).to_contain_text(told["said"])
+        await expect(row).to_contain_text(told["recorded_reason"])
         await page.get_by_role("button", name="default/waits").click()
         detail = page.locator("#detail-body")
         await expect(detail).to_contain_text(told["reason"])
         await expect(detail).to_contain_text("What would help")
-        for option in told["helps"]:
+        for option in told["would_help"]:
             await expect(detail).to_contain_text(option["node"])
             for owner in option["owners"]:
                 await expect(detail).to_contain_text(f"{owner['namespace']}/{owner['claim']}")
@@ -420,7 +422,7 @@ async def test_a_tab_that_nobody_looks_at_holds_no_connection(
 
 async def test_many_nodes_that_change_together_are_drawn_once(opens: Opens) -> None:
     names = [f"node-{number:03d}" for number in range(200)]
-    head = {"product": "H100", "who": [], "more": 0, "tenants": [], "set": 0, "zone": "", "closed": "", "ill": 0}
+    head = {"product": "H100", "who": [], "more": 0, "tenants": [], "set": 0, "zone": "", "closed": "", "unhealthy": 0}
     told = {
         "nodes": 200,
         "closed": 0,
@@ -508,7 +510,7 @@ async def test_no_part_of_an_opened_node_is_clipped(cluster: GpuCluster, opens: 
         rows = page.locator("#detail-body table").nth(1).locator("tbody tr")
         await expect(rows).to_have_count(2)
         await expect(rows.last).to_have_text("5-71never placed: the machine has 72 GPUs, and at most 16 are supported")
-        for tab, text in (("health", "tainted gpu.topology/xid:NoSchedule"), ("free", "Sets of whole GPUs")):
+        for tab, text in (("health", "tainted gpu.topology/xid=79:NoSchedule"), ("free", "Sets of whole GPUs")):
             await page.evaluate(f"location.hash = 'tab={tab}'")
             await expect(page.locator("main")).to_contain_text(text)
             assert await page.evaluate(FITS) == []
@@ -540,13 +542,13 @@ async def test_what_is_chosen_stands_in_the_address(cluster: GpuCluster, opens: 
         groups, names = page.locator(".zone h3"), page.locator(".tile .line b")
         await page.keyboard.press("g")
         await expect(groups).to_have_text(["NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-32GB"])
-        await page.locator("#group").select_option("holder")
+        await page.locator("#group").select_option("pod")
         await expect(groups).to_have_text(
-            ["default/old, a claim without pod", "default/other, a claim without pod", "Nobody holds GPUs there"]
+            ["default/old, a claim without pod", "default/other, a claim without pod", "No pod uses GPUs there"]
         )
         await page.locator("#group").select_option("tenant")
         await expect(groups).to_have_text(["Namespace default", "No tenant has GPUs there"])
-        await page.locator("#sort").select_option("held")
+        await page.locator("#sort").select_option("allocated")
         await page.locator("#filter").fill("default")
         await expect(names).to_have_text(["n1", "n2"])
         await page.locator("#sort").select_option("free")

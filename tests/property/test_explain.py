@@ -85,15 +85,15 @@ async def _check(held: dict[str, list[frozenset[int]]], gpus: int, required: tup
     possible = {node: count for node, count in least.items() if count is not None}
     if 0 in possible.values():
         assert cluster.gpus("p") == (found["place"]["node"], found["place"]["gpus"])
-        assert found["helps"] == []
+        assert found["would_help"] == []
         return
     assert found["reason"] == cluster.note("p", "reason")
-    assert {one["node"]: sum(len(o["gpus"]) for o in one["owners"]) for one in found["helps"]} == possible
-    if found["helps"]:
-        for owner in found["helps"][0]["owners"]:
+    assert {one["node"]: sum(len(o["gpus"]) for o in one["owners"]) for one in found["would_help"]} == possible
+    if found["would_help"]:
+        for owner in found["would_help"][0]["owners"]:
             cluster.remove(RESOURCE_CLAIMS, owner["claim"], "default")
         await cluster.settle()
-        assert cluster.gpus("p")[0] == found["helps"][0]["node"]
+        assert cluster.gpus("p")[0] == found["would_help"][0]["node"]
 
 
 TERMS = st.builds(

@@ -34,7 +34,9 @@ BOUND_S: Final = 2 * MINUTE_S + 50.0
 ROUNDS: Final = 2  # minutes' evictions that others may have while the large pod waits
 OVERLAP_S: Final = 20.0  # for which a former leader may act on
 SETTLED_S: Final = 15.0  # from when the large pod can preempt until it was tried
-POLICIES: Final = Policies(queue=Queue(preemption=msgspec.structs.replace(ON.queue.preemption, units_per_minute=UNITS)))
+POLICIES: Final = Policies(
+    queue=Queue(preemption=msgspec.structs.replace(ON.queue.preemption, workloads_per_minute=UNITS))
+)
 Broken = Callable[[str, str], None]
 
 

@@ -26,7 +26,7 @@ LONGEST_S: Final = GRACE_S + MARGIN_S + 8.0
 ON: Final = Policies(
     queue=Queue(
         preemption=Preemption(
-            enabled=True, min_run_minutes=0.0, back_off_minutes=0.1, margin_seconds=MARGIN_S, units_per_minute=100
+            enabled=True, min_run_minutes=0.0, back_off_minutes=0.1, margin_seconds=MARGIN_S, workloads_per_minute=100
         )
     )
 )

@@ -195,7 +195,7 @@ def run(
 
 def _differences() -> float:
     """Return how many differences audits have found in this process."""
-    counts = (metrics.DIFFERENCES.labels(book) for book in metrics.DIFFERENCES.words["book"])
+    counts = (metrics.DIFFERENCES.labels(record) for record in metrics.DIFFERENCES.words["record"])
     return sum(float(count._value.get()) for count in counts)
 
 

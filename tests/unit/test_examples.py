@@ -29,7 +29,7 @@ from webhook import gpu_limits
 EXAMPLES = examples.DEMO
 ALONE = sorted((examples.FOLDER / "gangs").glob("*.yaml"))
 TASKS = [path for path in examples.TASKS if path not in ALONE]
-TENANTS = {"fifty-teams.yaml": 50, "ten-teams.yaml": 10, "two-teams.yaml": 2}
+TENANTS = {"fifty-teams.yaml": 50, "small-teams.yaml": 2, "ten-teams.yaml": 10, "two-teams.yaml": 2}
 # The first line after the comment at the head of a file.
 BODY = re.compile(r"(?m)^(?!#)")
 
@@ -144,8 +144,8 @@ def test_a_pod_may_name_what_the_file_for_teams_says() -> None:
 
 
 def test_every_example_is_listed_with_a_line_of_its_own_and_nothing_else_is() -> None:
-    page = (REPO / "docs" / "examples.md").read_text("utf-8")
-    listed = re.findall(r"(?m)^\| \[[^]]+\]\(\.\./examples/([^)]+)\) \| .{20,} \|$", page)
+    page = (REPO / "docs" / "start" / "examples.md").read_text("utf-8")
+    listed = re.findall(r"(?m)^\| \[[^]]+\]\(\.\./\.\./examples/([^)]+)\) \| .{20,} \|$", page)
     there = [str(path.relative_to(examples.FOLDER)) for path in examples.FOLDER.rglob("*.yaml")]
     assert sorted(listed) == sorted(there)
 

@@ -121,7 +121,9 @@ def test_the_wheel_holds_types(installed: Path) -> None:
 
 @pytest.mark.slow
 def test_examples_run_with_the_library_alone(installed: Path) -> None:
-    examples = re.findall(r"```python\n(.*?)```", (REPO / "docs" / "allocator.md").read_text(), flags=re.DOTALL)
+    examples = re.findall(
+        r"```python\n(.*?)```", (REPO / "docs" / "internals" / "allocator.md").read_text(), flags=re.DOTALL
+    )
     assert examples
     for example in examples:
         assert set(re.findall(r"(?m)^from (\S+)", example)) == {"dradriver.allocator", "dradriver.topology"}

@@ -1,4 +1,4 @@
-"""Every metric follows one convention, and docs/metrics.md tells of all."""
+"""Every metric follows one convention, and docs/reference/metrics.md tells of all."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ def test_every_metric_follows_the_convention(found: dict[str, list[Metric]]) -> 
 
 def test_the_page_is_up_to_date(found: dict[str, list[Metric]]) -> None:
     assert metrics.TARGET.read_text() == metrics.page(found), "run make metrics"
+
+
+def test_an_alert_counts_for_the_metrics_of_its_recording_rule() -> None:
+    assert "GpuTopologyIdleGpus" in metrics.alerts_of("gpu_topology_node_gpus_idle")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md is true: what it quotes is said, where it says so, and nothing that is said is missing."""
+"""docs/reference/messages.md and docs/runbooks/troubleshooting.md quote what the code says, and miss nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from docs import message_cures
 from dradriver.allocator.request import Amount
 from dradriver.api.base import names
 from dradriver.api.policies.gpu_modes import Mode
@@ -36,20 +37,10 @@ from tests.fakes.owners import JOB_GROUP, job_pod, owned
 from tests.paths import REPO
 from tests.unit.documented import said
 
-DOCUMENT: Final = (REPO / "docs" / "troubleshooting.md").read_text()
+DOCUMENT: Final = (REPO / "docs" / "runbooks" / "troubleshooting.md").read_text()
 SOURCES: Final = {path: path.read_text() for path in (REPO / "dradriver").rglob("*.py") if "protos" not in path.parts}
+REASONS: Final = [*message_cures.REASONS, *message_cures.GANG_REASONS]
 SHARED: Final = Mode(shared="time-slicing")
-
-
-def rows(title: str) -> list[str]:
-    """Return the first cells of the table under a title."""
-    (section,) = re.findall(rf"(?ms)^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", DOCUMENT)
-    return [line.split(" | ")[0].removeprefix("| ") for line in re.findall(r"(?m)^\| `.*$", section)]
-
-
-def quoted(title: str) -> list[str]:
-    """Return what these cells quote."""
-    return [text for cell in rows(title) for text in re.findall(r"`([^`]+)`", cell)]
 
 
 Scenario = Callable[[GpuCluster], Awaitable[None]]
@@ -66,7 +57,7 @@ def says(text: str) -> Callable[[Scenario], Scenario]:
     return add
 
 
-@says("waits for PersistentVolumeClaim")
+@says("Waiting for PersistentVolumeClaim")
 async def _without_its_volume(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
@@ -85,69 +76,69 @@ def _beside_nics(cluster: GpuCluster, *, classes: bool = True, **devices: Any) -
     cluster.pod("p", 1, wishes={"template": "gpus/t"}, resourceClaims=claims)
 
 
-@says("no eligible node has so many free ones")
+@says("no eligible node has enough free NICs")
 async def _no_nics(cluster: GpuCluster) -> None:
     _beside_nics(cluster)
 
 
-@says("so no claim is given devices by this constraint")
+@says("Remove this constraint from the template")
 async def _no_common_root(cluster: GpuCluster) -> None:
     _beside_nics(cluster, constraints=[{"matchAttribute": names.PCIE_ROOT}])
     cluster.put(RESOURCE_SLICES, nics.published("a", nics.of_machine(cluster.machines["a"])))
 
 
-@says("waits for DeviceClass")
+@says("Waiting for DeviceClass")
 async def _no_class_of_nics(cluster: GpuCluster) -> None:
     _beside_nics(cluster, classes=False)
 
 
-@says("waits until the slices of drivers")
+@says("Waiting until the slices of drivers")
 async def _nics_not_read(cluster: GpuCluster) -> None:
     _beside_nics(cluster)
     cluster.nics_are_read = False
 
 
-@says("its tenant's cap")
+@says("quota: tenant")
 async def _capped(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.worker.follow(Policies(tenants={"a": Tenant(namespaces=("default",), cap=(Cap(gpus=3),))}))
     cluster.pod("p")
 
 
-@says("whose its namespace is, is not known yet")
+@says("The tenant of the namespace is not known yet")
 async def _whose(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.worker.follow(Policies(tenants={"a": Tenant(namespace_labels={"team": "a"})}))
     cluster.pod("p")
 
 
-@says("no eligible node has such a set free")
+@says("no eligible node has such a free set")
 async def _taken(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.rival("rival", "a", range(8))
     cluster.pod("p")
 
 
-@says("no node of this cluster has such a set even when all its GPUs are free")
+@says("no node of this cluster has such a set, even if all its GPUs are free")
 async def _impossible(cluster: GpuCluster) -> None:
     cluster.node("a", "rtx4090-x8")
     cluster.pod("p", wishes={"required": "nvlink"})
 
 
-@says("no node has GPUs of")
+@says("no node has GPUs of vendor")
 async def _of_another_vendor(cluster: GpuCluster) -> None:
     cluster.node("a", "mi210-x8")
     cluster.pod("p")
 
 
-@says("no eligible node has room for that")
+@says("no eligible node has room for it")
 async def _full(cluster: GpuCluster) -> None:
     cluster.node("a", mode=SHARED)
     cluster.rival("rival", "a", range(8))
     cluster.pod("p", Amount(cores=50))
 
 
-@says("another namespace uses fractions of")
+@says("Another namespace uses fractions of")
 async def _another_namespaces(cluster: GpuCluster) -> None:
     cluster.node("a", mode=Mode(shared="time-slicing", exclusive_to="namespace"))
     cluster.rival("rival", "a", range(1, 8))
@@ -156,20 +147,20 @@ async def _another_namespaces(cluster: GpuCluster) -> None:
     cluster.pod("p", Amount(cores=50))
 
 
-@says("has room for that even when it is empty")
+@says("has room for it, even if the GPU is empty")
 async def _too_large(cluster: GpuCluster) -> None:
     cluster.node("a", mode=SHARED)
     cluster.pod("p", Amount(memory_mib=1 << 20))
 
 
-@says("left out are all GPUs but those of tenant")
+@says("Only GPUs in the partition of tenant")
 async def _outside_its_partition(cluster: GpuCluster) -> None:
     cluster.worker.follow(read(b"tenants: {a: {namespaces: [default], partition: {nodes: [b]}}}", source="x"))
     cluster.node("a")
     cluster.pod("p")
 
 
-@says("left out are GPUs that are a tenant's alone")
+@says("GPUs in the exclusive partition of another tenant")
 async def _in_anothers_partition(cluster: GpuCluster) -> None:
     text = b"tenants: {a: {namespaces: [other], partition: {nodes: [a]}, exclusive: true}}"
     cluster.worker.follow(read(text, source="x"))
@@ -177,31 +168,31 @@ async def _in_anothers_partition(cluster: GpuCluster) -> None:
     cluster.pod("p")
 
 
-@says("no node offers GPUs in shares")
+@says("no node offers GPUs as shares")
 async def _no_shares(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p", Amount(cores=50))
 
 
-@says("no node offers GPUs in MIG slices")
+@says("no node offers GPUs as MIG slices")
 async def _no_slices(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p", ("1g.10gb",))
 
 
-@says("no node offers GPUs of this driver")
+@says("No node offers GPUs of this driver")
 async def _no_gpus(cluster: GpuCluster) -> None:
     cluster.node("a", None)
     cluster.pod("p")
 
 
-@says("no node with GPUs can run this pod")
+@says("No node with GPUs can run this pod")
 async def _cordoned(cluster: GpuCluster) -> None:
     cluster.node("a", unschedulable=True)
     cluster.pod("p")
 
 
-@says("unhealthy GPUs are left out")
+@says("Unhealthy GPUs are left out")
 async def _unhealthy(cluster: GpuCluster) -> None:
     cluster.node("a", "dgx-a100")
     for piece in cluster.all(RESOURCE_SLICES):
@@ -210,7 +201,7 @@ async def _unhealthy(cluster: GpuCluster) -> None:
     cluster.pod("p", 8)
 
 
-@says("nodes left out:")
+@says("Nodes left out:")
 async def _half(cluster: GpuCluster) -> None:
     cluster.node("a", unschedulable=True)
     cluster.node("b")
@@ -218,7 +209,7 @@ async def _half(cluster: GpuCluster) -> None:
     cluster.pod("p")
 
 
-@says("the nodes that this pod was placed for have no other GPUs for it")
+@says("can use only the nodes of that placement")
 async def _narrowed(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p", 8)
@@ -226,7 +217,7 @@ async def _narrowed(cluster: GpuCluster) -> None:
     cluster.rival("rival", "a", range(8))
 
 
-@says("the scheduler finds no room on its nodes")
+@says("The scheduler finds no room for pod")
 async def _refused(cluster: GpuCluster) -> None:
     cluster.unschedulable_s = 1.0
     cluster.restart()
@@ -245,7 +236,7 @@ async def _refused(cluster: GpuCluster) -> None:
     await asyncio.sleep(1.1)
 
 
-@says("has not bound the pod to its nodes")
+@says("has not bound pod")
 async def _overdue(cluster: GpuCluster) -> None:
     cluster.promise_s = 1.0
     cluster.restart()
@@ -273,23 +264,23 @@ async def _in_a_group(cluster: GpuCluster, reason: str, message: str) -> None:
     await asyncio.sleep(1.1)
 
 
-@says("it tries no pod of PodGroup")
+@says("The scheduler tries no pod of PodGroup")
 async def _beside_a_gated_one(cluster: GpuCluster) -> None:
     await _in_a_group(cluster, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
 
 
-@says("the scheduler finds no room for another pod of its PodGroup")
+@says("The scheduler finds no room for another pod of PodGroup")
 async def _beside_a_refused_one(cluster: GpuCluster) -> None:
     await _in_a_group(cluster, "Unschedulable", "minCount (2) cannot be satisfied: 0 scheduled, 1 remaining")
 
 
-@says("waits for scheduling gate")
+@says("removes scheduling gate")
 async def _gated(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p", schedulingGates=[{"name": names.GATE}, {"name": "example.com/other"}])
 
 
-@says("waits until its earlier claim")
+@says("Waiting until the earlier claim")
 async def _deleting(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p")
@@ -301,7 +292,7 @@ async def _deleting(cluster: GpuCluster) -> None:
     cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
 
 
-@says("belongs to somebody else")
+@says("does not belong to this pod")
 async def _theirs(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
@@ -332,7 +323,7 @@ async def _a_set_in_use(cluster: GpuCluster) -> None:
     cluster.schedule()
 
 
-@says("is being placed with pod")
+@says("which gets a place for the shared claim")
 async def _behind(cluster: GpuCluster) -> None:
     cluster.node("a")
     _sharing(cluster, "first", "p")
@@ -350,7 +341,7 @@ async def _no_room_beside(cluster: GpuCluster) -> None:
     _sharing(cluster, "p", requests={"cpu": "65"})
 
 
-@says("as many as Kubernetes lets use a claim")
+@says("the limit of Kubernetes")
 async def _too_many(cluster: GpuCluster) -> None:
     await _a_set_in_use(cluster)
     claim = cluster.find(RESOURCE_CLAIMS, "duo", "default")
@@ -361,7 +352,7 @@ async def _too_many(cluster: GpuCluster) -> None:
     _sharing(cluster, "p")
 
 
-@says("whose pods have ended, is gone")
+@says("is gone, all its pods have ended")
 async def _ended(cluster: GpuCluster) -> None:
     await _a_set_in_use(cluster)
     cluster.put(PODS, cluster.get_pod("first") | {"status": {"phase": "Succeeded"}})
@@ -373,21 +364,21 @@ async def _ended(cluster: GpuCluster) -> None:
     cluster.restart()
 
 
-@says("is gone, and its pods with it")
+@says("and its pods are gone")
 async def _going(cluster: GpuCluster) -> None:
     await _a_set_in_use(cluster)
     cluster.remove(RESOURCE_CLAIMS, "duo", "default")
     _sharing(cluster, "p")
 
 
-@says("is not one that the driver made for pods to share")
+@says("the driver did not create it for sharing")
 async def _not_to_share(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "duo", "namespace": "default"}, "spec": {}})
     _sharing(cluster, "p")
 
 
-@says("says nothing of a shared claim")
+@says("has no shared claim")
 async def _renamed(cluster: GpuCluster) -> None:
     cluster.pod("p")
     pod = cluster.get_pod("p")
@@ -402,7 +393,7 @@ async def _shared(cluster: GpuCluster) -> None:
     cluster.put(RESOURCE_CLAIMS, claim | {"status": used})
 
 
-@says("was given devices while it was gated")
+@says("was allocated while")
 async def _meddled(cluster: GpuCluster) -> None:
     claim = await _left_behind(cluster)
     cluster.put(RESOURCE_CLAIMS, claim | {"status": {"allocation": {"devices": {"results": []}}}})
@@ -436,7 +427,7 @@ def _gang(cluster: GpuCluster, *pods: str, size: int | None = None, gpus: int = 
         cluster.pod(name, gpus, wishes={"gang": "train", "gang-size": str(size or len(pods)), **words})
 
 
-@says("pods of its gang are there")
+@says("Waiting for more pods of the gang")
 async def _fewer_than_its_size(cluster: GpuCluster) -> None:
     cluster.node("a")
     _gang(cluster, "p", size=2)
@@ -448,7 +439,7 @@ async def _without_a_size(cluster: GpuCluster) -> None:
     cluster.pod("p", 8, wishes={"gang": "train"})
 
 
-@says("write how many pods the gang has as")
+@says("rite the size of the gang as gpu.topology/gang-size")
 async def _with_an_unread_owner(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p", 8, wishes={"gang": "auto"})
@@ -457,7 +448,7 @@ async def _with_an_unread_owner(cluster: GpuCluster) -> None:
     cluster.put(PODS, pod)
 
 
-@says("nothing says which pods belong together")
+@says("It is not known which pods belong to the gang")
 async def _of_nobodys_making(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p", 8, wishes={"gang": "auto"})
@@ -471,13 +462,13 @@ async def _with_room_for_a_part(cluster: GpuCluster) -> None:
     _gang(cluster, "p", "q")
 
 
-@says("has no place for all of them even when all its GPUs are free")
+@says("has no place for all of them, even if all its GPUs are free")
 async def _too_large_a_gang(cluster: GpuCluster) -> None:
     cluster.node("a")
     _gang(cluster, "p", "q")
 
 
-@says("what the pods of the gang require of each other")
+@says("the rules of the gang's pods about each other")
 async def _in_more_zones_than_there_are(cluster: GpuCluster) -> None:
     for name in "ab":
         cluster.node(name, labels={"topology.kubernetes.io/zone": "only"})
@@ -487,20 +478,20 @@ async def _in_more_zones_than_there_are(cluster: GpuCluster) -> None:
         cluster.pod(name, 8, wishes={"gang": "train", "gang-size": "2"}, affinity=affinity)
 
 
-@says("of them when it is empty")
+@says("of them, even if it is empty")
 async def _too_large_for_a_leaf(cluster: GpuCluster) -> None:
     for name in "ab":
         cluster.node(name, labels={"topology.kubernetes.io/zone": f"zone-{name}"})
     _gang(cluster, "p", "q", near="zone")
 
 
-@says("this cluster's network has the levels")
+@says("This cluster has no network level")
 async def _near_nothing_that_is_known(cluster: GpuCluster) -> None:
     cluster.node("a")
     _gang(cluster, "p", near="rack")
 
 
-@says("no place now")
+@says("there is no place now for")
 async def _without_a_place_beside_the_others(cluster: GpuCluster) -> None:
     for name in "ab":
         cluster.node(name)
@@ -516,7 +507,7 @@ async def _without_a_place_beside_the_others(cluster: GpuCluster) -> None:
     _gang(cluster, "p", size=2)
 
 
-@says("pods of its gang had their place in time")
+@says("pods of the gang had a place in time")
 async def _given_back(cluster: GpuCluster) -> None:
     cluster.promise_s = 1.0
     cluster.restart()
@@ -528,37 +519,37 @@ async def _given_back(cluster: GpuCluster) -> None:
 
 
 IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
-    "waits until its scheduler has bound other pods of this namespace",
-    "no scheduler of the name that the pod says",
-    "a webhook may hold them up",
-    "a quota of this namespace is too busy for another claim",
-    "an error in the controller, see its log",
-    "GPUs are left out that DeviceTaintRule",
-    "GPUs are left out that are reserved for one that has waited for longer",
-    "are reserved for it",
+    "Waiting until the pod's scheduler has bound other pods of this namespace",
+    "no scheduler with the pod's schedulerName",
+    "A webhook may delay them",
+    "other programs change the quota of this namespace too often",
+    "The controller failed because of a bug, see its log",
+    "GPUs tainted by DeviceTaintRule",
+    "GPUs that are reserved for a workload that has waited longer are left out",
+    "are reserved for this workload",
     "are assessed",
-    "none so far beside GPUs that are free",
-    "not all were tried that the claim's requests allow",
-    "it was bound to node",
-    "preempts",
+    "no node with free GPUs was found yet",
+    "Not all combinations that the claim allows were tried",
+    "The pod was bound to node",
+    "the preemption of",
     "need longer than its tentative placement lasts",
-    "the pod is not handed over to kube-scheduler",
-    "did not end for it in time",
-    "handed over to the scheduler",
-    "some pods of its gang may go to few nodes only",
-    "waits for ResourceClaimTemplate",
-    "goes for maintenance before it would end",
+    "The pod is not handed over to kube-scheduler",
+    "did not end in time to release its GPUs",
+    "Handed over to the scheduler",
+    "can use only the nodes of an earlier plan",
+    "Waiting for ResourceClaimTemplate",
+    "begins before this pod would end",
     "cannot start as one gang",
     "starts pods one by one",
     "has no number of pods with GPUs",
-    "waits until its gang has been started anew",
-    "GPUs are not free yet",
-    "is taken back again and again",
+    "Waiting until the gang has been restarted",
+    "the GPUs of the lost pod",
+    "was revoked several times",
 )
 
 
 def test_every_reason_is_produced_here_or_stands_in_the_code() -> None:
-    assert sorted(quoted("Reasons")) == sorted([*SCENARIOS, *IN_THE_CODE])
+    assert sorted(REASONS) == sorted([*SCENARIOS, *IN_THE_CODE])
     sources = [source for path, source in SOURCES.items() if {"controller", "queue", "cluster", "api"} & {*path.parts}]
     for text in IN_THE_CODE:
         assert any(text in source for source in sources), text
@@ -567,9 +558,9 @@ def test_every_reason_is_produced_here_or_stands_in_the_code() -> None:
 def test_every_reason_that_is_made_has_a_row() -> None:
     made = said.reasons(source for path, source in SOURCES.items() if "cli" not in path.parts)
     assert len(made) > 25
-    made -= {"there was no place for it", "it refused … nodes: …"}  # only after "handed over to the scheduler"
-    made.discard("only the scheduler knows …")  # an answer to the controller, which writes it on no pod
-    assert [text for text in sorted(made) if not any(row in text for row in quoted("Reasons"))] == []
+    made.discard("No place was free.")  # only after "Handed over to the scheduler"
+    made.discard("Only the scheduler knows ….")  # an answer to the controller, which writes it on no pod
+    assert [text for text in sorted(made) if not any(row in text for row in REASONS)] == []
 
 
 @pytest.mark.looptime
@@ -581,7 +572,7 @@ async def test_the_pod_says_what_the_page_quotes(text: str) -> None:
     told = cluster.note("p", "reason") or ""
     assert text in told
     expected = next(cause for cause, texts in CAUSES.items() if text in texts)
-    if text != "nodes left out:":  # it stands at the end of another reason
+    if text != "Nodes left out:":  # it stands at the end of another reason
         assert cluster.worker.reasons.counted()[expected]
 
 
@@ -591,115 +582,115 @@ async def test_a_gang_is_told_of_unhealthy_gpus() -> None:
     await _unhealthy(cluster)
     _gang(cluster, "q", "r", gpus=4)
     await cluster.settle()
-    assert "; unhealthy GPUs are left out" in (cluster.note("q", "reason") or "")
+    assert " Unhealthy GPUs are left out" in (cluster.note("q", "reason") or "")
 
 
 CAUSES: Final[dict[Cause, tuple[str, ...]]] = {
     Cause.GPUS: (
-        "handed over to the scheduler",
-        "some pods of its gang may go to few nodes only",
-        "no eligible node has such a set free",
-        "no eligible node has room for that",
-        "the nodes that this pod was placed for have no other GPUs for it",
-        "is being placed with pod",
-        "GPUs are left out that DeviceTaintRule",
-        "unhealthy GPUs are left out",
-        "no eligible node has so many free ones",
-        "none so far beside GPUs that are free",
-        "not all were tried that the claim's requests allow",
+        "Handed over to the scheduler",
+        "can use only the nodes of an earlier plan",
+        "no eligible node has such a free set",
+        "no eligible node has room for it",
+        "can use only the nodes of that placement",
+        "which gets a place for the shared claim",
+        "GPUs tainted by DeviceTaintRule",
+        "Unhealthy GPUs are left out",
+        "no eligible node has enough free NICs",
+        "no node with free GPUs was found yet",
+        "Not all combinations that the claim allows were tried",
         "have no place for all of them at once",
-        "what the pods of the gang require of each other",
-        "no place now",
-        "GPUs are not free yet",
+        "the rules of the gang's pods about each other",
+        "there is no place now for",
+        "the GPUs of the lost pod",
     ),
     Cause.NEVER: (
-        "no node of this cluster has such a set even when all its GPUs are free",
-        "no node has GPUs of",
-        "has room for that even when it is empty",
-        "no node offers GPUs in shares",
-        "no node offers GPUs in MIG slices",
-        "no node offers GPUs of this driver",
-        "so no claim is given devices by this constraint",
-        "has no place for all of them even when all its GPUs are free",
-        "of them when it is empty",
+        "no node of this cluster has such a set, even if all its GPUs are free",
+        "no node has GPUs of vendor",
+        "has room for it, even if the GPU is empty",
+        "no node offers GPUs as shares",
+        "no node offers GPUs as MIG slices",
+        "No node offers GPUs of this driver",
+        "Remove this constraint from the template",
+        "has no place for all of them, even if all its GPUs are free",
+        "of them, even if it is empty",
     ),
     Cause.RESERVED: (
-        "another namespace uses fractions of",
-        "GPUs are left out that are reserved for one that has waited for longer",
-        "the pod is not handed over to kube-scheduler",
-        "left out are all GPUs but those of tenant",
-        "left out are GPUs that are a tenant's alone",
+        "Another namespace uses fractions of",
+        "GPUs that are reserved for a workload that has waited longer are left out",
+        "The pod is not handed over to kube-scheduler",
+        "Only GPUs in the partition of tenant",
+        "GPUs in the exclusive partition of another tenant",
     ),
     Cause.NODES: (
-        "goes for maintenance before it would end",
-        "no node with GPUs can run this pod",
-        "nodes left out:",
+        "begins before this pod would end",
+        "No node with GPUs can run this pod",
+        "Nodes left out:",
         "are assessed",
         "which cannot run this pod",
     ),
     Cause.ENDING: (
-        "are reserved for it",
-        "preempts",
+        "are reserved for this workload",
+        "the preemption of",
         "need longer than its tentative placement lasts",
-        "did not end for it in time",
+        "did not end in time to release its GPUs",
     ),
     Cause.SCHEDULER: (
-        "the scheduler finds no room on its nodes",
-        "has not bound the pod to its nodes",
-        "it tries no pod of PodGroup",
-        "the scheduler finds no room for another pod of its PodGroup",
-        "it was bound to node",
-        "waits until its scheduler has bound other pods of this namespace",
-        "no scheduler of the name that the pod says",
+        "The scheduler finds no room for pod",
+        "has not bound pod",
+        "The scheduler tries no pod of PodGroup",
+        "The scheduler finds no room for another pod of PodGroup",
+        "The pod was bound to node",
+        "Waiting until the pod's scheduler has bound other pods of this namespace",
+        "no scheduler with the pod's schedulerName",
     ),
-    Cause.GATE: ("waits for scheduling gate",),
+    Cause.GATE: ("removes scheduling gate",),
     Cause.POD: (
-        "waits for ResourceClaimTemplate",
-        "is taken back again and again",
-        "waits until its earlier claim",
+        "Waiting for ResourceClaimTemplate",
+        "was revoked several times",
+        "Waiting until the earlier claim",
         "was chosen for",
-        "as many as Kubernetes lets use a claim",
-        "whose pods have ended, is gone",
-        "is gone, and its pods with it",
-        "is not one that the driver made for pods to share",
-        "says nothing of a shared claim",
-        "belongs to somebody else",
+        "the limit of Kubernetes",
+        "is gone, all its pods have ended",
+        "and its pods are gone",
+        "the driver did not create it for sharing",
+        "has no shared claim",
+        "does not belong to this pod",
         "is used by another pod",
-        "was given devices while it was gated",
+        "was allocated while",
         "was changed",
         "which the webhook writes, is missing",
-        "waits until the slices of drivers",
-        "waits for DeviceClass",
-        "this cluster's network has the levels",
+        "Waiting until the slices of drivers",
+        "Waiting for DeviceClass",
+        "This cluster has no network level",
     ),
     Cause.CAP: (
         "exceeded quota",
-        "its tenant's cap",
-        "whose its namespace is, is not known yet",
-        "a quota of this namespace is too busy for another claim",
+        "quota: tenant",
+        "The tenant of the namespace is not known yet",
+        "other programs change the quota of this namespace too often",
     ),
-    Cause.STORAGE: ("waits for PersistentVolumeClaim",),
+    Cause.STORAGE: ("Waiting for PersistentVolumeClaim",),
     Cause.SERVER: (
-        "a webhook may hold them up",
-        "an error in the controller, see its log",
+        "A webhook may delay them",
+        "The controller failed because of a bug, see its log",
     ),
     Cause.GANG: (
-        "pods of its gang are there",
+        "Waiting for more pods of the gang",
         "gang-size is missing",
-        "write how many pods the gang has as",
-        "nothing says which pods belong together",
+        "rite the size of the gang as gpu.topology/gang-size",
+        "It is not known which pods belong to the gang",
         "has no number of pods with GPUs",
         "cannot start as one gang",
         "starts pods one by one",
-        "waits until its gang has been started anew",
-        "pods of its gang had their place in time",
+        "Waiting until the gang has been restarted",
+        "pods of the gang had a place in time",
     ),
 }
 """Each documented reason by the cause that the metric of waiting pods has for it."""
 
 
 def test_every_reason_has_a_cause_for_metrics() -> None:
-    assert sorted(quoted("Reasons")) == sorted(text for texts in CAUSES.values() for text in texts)
+    assert sorted(REASONS) == sorted(text for texts in CAUSES.values() for text in texts)
 
 
 def test_all_causes_are_there() -> None:
@@ -715,38 +706,42 @@ def test_all_causes_are_there() -> None:
     known |= {claim_limit.OUT_OF_REACH, neighbours.SAME_KIND, neighbours.ALONE, neighbours.PORTS}
     known |= {ranking.UNKNOWN_KIND, ranking.UNPLACED, selector_classes.ELSEWHERE, selector_classes.NAMELESS}
     known |= {nvlink_channels.LACKING, nvlink_channels.OTHERS, nvlink_channels.TAKEN}
-    told = set(quoted("Causes"))
+    told = set(message_cures.CAUSES)
     assert {text for text in told if not text.startswith("too little ")} == known
     assert told - known
 
 
 def test_what_the_node_says_stands_in_the_code() -> None:
     node = "\n".join(source for path, source in SOURCES.items() if "node" in path.parts)
-    for cell in rows("On the node"):
-        text = re.findall(r"`([^`]+)`", cell)[0]
+    for text in message_cures.ON_NODE:
         assert text in node, text
 
 
 def test_all_events_are_there() -> None:
-    assert sorted(quoted("Events")) == sorted(said.recorded(SOURCES))
+    assert sorted(message_cures.EVENTS) == sorted(said.recorded(SOURCES))
 
 
 def test_all_that_explain_and_free_say_is_described() -> None:
-    told = (REPO / "docs" / "cluster.md").read_text()
+    told = (REPO / "docs" / "reference" / "gputopo.md").read_text()
     for title, kinds in (("explain", (Subject, Verdict)), ("free", (FreeGpus,))):
         (section,) = re.findall(rf"(?ms)^### {title}\n(.*?)(?=^#|\Z)", told)
         named = set(
             re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in section.splitlines() if "|" in line))
         )
-        assert named == {field for kind in kinds for field in kind.__struct_fields__}, title
+        assert named == {field for kind in kinds for field in kind.__struct_encode_fields__}, title
 
 
 @pytest.mark.parametrize(
     "text",
-    ["there is a place for it", "not placed by this driver", "has GPUs promised", "failed calling webhook"],
+    [
+        "There is a place for the pod",
+        "not placed by this driver",
+        "has a tentative placement",
+        "failed calling webhook",
+    ],
 )
 def test_what_explain_says_is_quoted_right(text: str) -> None:
-    (section,) = re.findall(r"(?ms)^## By symptom\n(.*?)(?=^## )", DOCUMENT)
+    (section,) = re.findall(r"(?ms)^## By symptom\n(.*?)(?=^## |\Z)", DOCUMENT)
     assert f"`{text}`" in section
     if text != "failed calling webhook":  # the API server's own words
         assert any(text in source for path, source in SOURCES.items() if "explainer" in path.parts)

@@ -1,4 +1,7 @@
-"""The best set of free positions of one machine that meets the criteria, as a mask; ``machine_choice`` asks for it."""
+"""Finds the best set of free GPUs of one machine that meets the criteria.
+
+``machine_choice`` calls it. Sets are bit masks: bit ``i`` is the GPU at position ``i`` of the machine.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,21 @@ def best_set(
     criteria: Criteria = ANY,
     preference: Preference = USUAL,
 ) -> int | None:
-    """Return the best set of ``gpus`` free positions that meets the criteria, as a mask; None if there is none."""
+    """Return the best set of ``gpus`` free GPUs that meets the criteria.
+
+    The set with the most bandwidth is best; ``preference`` decides among equals. The result is None if no set meets the
+    criteria.
+
+    Args:
+        tables: The bandwidth and other figures of all sets of the machine's GPUs.
+        free: Bit mask of the free GPUs.
+        gpus: The number of GPUs of the set.
+        criteria: The properties that the set must have.
+        preference: The rules that order sets of equal bandwidth.
+
+    Returns:
+        The bit mask of the set.
+    """
     if gpus > free.bit_count() or criteria.include & ~free:
         return None
     # Sets with most come first, so their bandwidth is looked at last; unless they are compared by something else.
@@ -37,7 +54,14 @@ def best_set(
 def best_sets(
     tables: Tables, free: Ints, *, gpus: int, criteria: Criteria = ANY, preference: Preference = USUAL
 ) -> Ints:
-    """Return for many free masks the best set of ``gpus`` GPUs that meets the criteria: shape of ``free``, int64."""
+    """Return the best set of ``gpus`` GPUs for each of many masks of free GPUs.
+
+    ``free`` is an array of bit masks of free GPUs. ``tables`` has the bandwidth and other figures of all sets of the
+    machine's GPUs. ``preference`` has the rules that order sets of equal bandwidth.
+
+    Returns:
+        The bit masks of the sets, with the shape of ``free``, int64; 0 where no set meets the criteria.
+    """
     general = criteria if tables.shape.socket_gbps_or else criteria.any_busbw
     if tables.size <= TABULATED:
         return _table(tables, gpus, general, preference)[free]
@@ -47,7 +71,12 @@ def best_sets(
 
 @remembered
 def search(tables: Tables, free: int, *, gpus: int, criteria: Criteria, preference: Preference) -> int:
-    """Return the best set inside one mask of free GPUs that meets the criteria, by a search; 0 for none."""
+    """Return the best set of free GPUs that meets the criteria, by comparing all sets.
+
+    ``gpus`` is the number of GPUs of the set. ``free`` and the result are bit masks of GPUs; the result is 0 if no set
+    meets the criteria. ``preference`` orders sets of equal bandwidth. ``tables`` has the figures of all sets of the
+    machine's GPUs.
+    """
     order = set_order(tables, preference, gpus=gpus)
     sets = tables.row(("sets", gpus, criteria), lambda: _sets(tables, gpus, criteria))
     sets = sets[sets & ~free == 0]
@@ -59,7 +88,12 @@ def search(tables: Tables, free: int, *, gpus: int, criteria: Criteria, preferen
 
 
 def _table(tables: Tables, gpus: int, criteria: Criteria, preference: Preference) -> Ints:
-    """The best set of every free mask, 0 for none: shape (2**g,), int64."""
+    """Return for each mask of free GPUs the best set of ``gpus`` of them.
+
+    An entry is 0 if no set meets the criteria. The shape is (2**g,) for g GPUs, int64: the index is the mask of free
+    GPUs, the value is the mask of the set. ``preference`` orders sets of equal bandwidth. ``tables`` has the figures of
+    all sets of the machine's GPUs.
+    """
     return tables.row(("best set", gpus, criteria, preference), lambda: _tabulate(tables, gpus, criteria, preference))
 
 

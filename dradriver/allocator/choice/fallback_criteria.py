@@ -1,4 +1,8 @@
-"""The criteria that a request sets: what it requires, and the rungs of what it prefers."""
+"""The criteria of a request's fallback levels: what a set must have at each.
+
+Each level except the last adds one preferred constraint to the required ones, in the order of the request. The last
+level has the required constraints alone. ``machine_choice`` and ``fleet`` try the levels one after another.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,14 @@ from dradriver.allocator.sets.criteria import Criteria
 
 
 def fallback_levels(request: Whole, *, include: int = 0) -> tuple[Criteria, ...]:
-    """Return the criteria of all fallback levels, best first: with each preferred constraint, then the required alone.
+    """Return the criteria of all fallback levels of a request, best first.
+
+    A caller tries the levels one after another until one has a place. Each level has the required constraints and one
+    preferred constraint. The last level has the required ones alone.
 
     Args:
-        request: What is wanted.
-        include: Mask of the positions that must be in the set.
+        request: The GPUs that a pod requests.
+        include: Bit mask of the GPUs that must be in the set.
     """
     required = frozenset(request.required)
     ladder = [required | {wish} for wish in request.preferred]
@@ -19,7 +26,11 @@ def fallback_levels(request: Whole, *, include: int = 0) -> tuple[Criteria, ...]
 
 
 def required(request: Whole, *, include: int = 0) -> Criteria:
-    """Return the criteria of the last fallback level, which every set must meet."""
+    """Return the criteria that every set of GPUs for a request must meet.
+
+    They are those of the last fallback level, without any preferred constraint. ``include`` is the bit mask of the GPUs
+    that must be in the set.
+    """
     return _criteria(request, frozenset(request.required), include)
 
 

@@ -1,4 +1,7 @@
-"""A request's filters of single GPUs: vendor, product, architecture, memory, versions and NICs, whatever the set."""
+"""A request's filters of single GPUs: vendor, product, architecture, memory, versions and NICs.
+
+A filter does not depend on the other GPUs of a set.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,11 @@ from dradriver.topology.versions import reaches
 
 
 def filters(request: Request) -> bool:
-    """Return whether a request filters GPUs by product, architecture, memory, version, number or near NICs."""
+    """Return whether a request accepts only certain GPUs, whatever the set.
+
+    The result is True if the request names a product, architecture, least memory, version or GPU number, or needs near
+    NICs. Else each GPU of its vendor is accepted.
+    """
     exclude = request.exclude if isinstance(request, Whole) else ()
     kind = request.product or request.architecture or request.min_memory_mib
     near = isinstance(request, Whole) and request.near_nic == NEAR_REQUIRED
@@ -19,8 +26,8 @@ def filters(request: Request) -> bool:
 def suits(gpu: Gpu, request: Whole) -> bool:
     """Return whether a GPU passes the request's filters of product, architecture, memory and number.
 
-    Product names are case-exact (``NVIDIA GeForce RTX 4090``): a filter that folds case finds what the device
-    attribute of the same name would not. ``architecture`` is a word of our own and any case will do.
+    Case matters in product names (``NVIDIA GeForce RTX 4090``), as in a selector of the device attribute: both must
+    accept the same GPUs. Case does not matter in ``architecture``, because this driver chose its values (``hopper``).
     """
     return (
         (not request.product or gpu.of_product((request.product,)))
@@ -31,7 +38,10 @@ def suits(gpu: Gpu, request: Whole) -> bool:
 
 
 def serves(machine: Machine, request: Request) -> bool:
-    """Return whether a machine passes the request's filters of vendor and versions; an unknown version does not."""
+    """Return whether a machine passes the request's filters of vendor and versions.
+
+    A machine with an unknown version does not pass a filter of that version.
+    """
     if machine.vendor.word != request.vendor:
         return False
     driver, cuda = machine.driver_version, machine.cuda_version
@@ -39,7 +49,10 @@ def serves(machine: Machine, request: Request) -> bool:
 
 
 def suitable(machine: Machine, request: Whole) -> int:
-    """Return the mask of a machine's positions whose GPUs pass all filters of the request, free or not."""
+    """Return the machine's GPUs that pass all filters of the request, as a bit mask.
+
+    They may be free or not. Filters are, for example, product and memory. Bit ``i`` is the GPU at position ``i``.
+    """
     if not serves(machine, request):
         return 0
     near = near_gpus(machine) if request.near_nic == NEAR_REQUIRED else range(len(machine.gpus))

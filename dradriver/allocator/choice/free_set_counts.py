@@ -1,4 +1,7 @@
-"""Counts of the sets that the free positions of one machine form, by size and quality."""
+"""Counts the sets that the free GPUs of one machine form, by size and bandwidth.
+
+``gputopo free`` and the controller's metrics show the counts.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,18 @@ SIZES: Final = (1, 2, 4, 8, 16)
 
 @remembered
 def free_sets(tables: Tables, free: int) -> Counter[tuple[int, str, float]]:
-    """Return how many sets of each size, level and predicted bandwidth (GB/s) the free GPUs of one machine form.
+    """Return how many sets of each size and quality the free GPUs of one machine form.
 
-    Each size is counted for itself, as pods would get their sets one after another: the best one of what is free, then
-    the best one of the rest. So there are as many as such pods would have places.
+    Each size is counted independently of the other sizes, as if pods of that size came one after another. The first pod
+    gets the best set of the free GPUs, the next pod the best set of the remaining GPUs. So the counts of one size add
+    up to the number of pods of this size that the machine can hold.
+
+    A key is the size, the level and the predicted bandwidth in GB/s. The level says how far apart the GPUs are, such as
+    ``nvlink``; it is empty for a single GPU.
+
+    Args:
+        tables: The figures of all sets of the machine's GPUs.
+        free: Bit mask of the free GPUs.
     """
     counts: Counter[tuple[int, str, float]] = Counter()
     for size in SIZES:

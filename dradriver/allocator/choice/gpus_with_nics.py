@@ -1,7 +1,7 @@
-"""Which of a node's free GPUs can all have their NICs at the same time: counted, as flow is, before any is assigned.
+"""Finds free GPUs of a node that can all have their NICs at the same time.
 
-NICs that may go to the same requests and with the same GPUs are counted, not told apart: cards have dozens of virtual
-functions.
+The search is a maximum flow over counts of NICs; ``nearest_nics`` then assigns single NICs. NICs that can go to the
+same requests and the same GPUs are of one kind and counted together, because a card has dozens of virtual functions.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ def served(
     is_last_pod: bool = True,
     one_set: bool = False,
 ) -> list[int]:
-    """Return free GPUs that can all have their NICs at once; fewer if no set can.
+    """Return free GPUs that can all have their NICs at once.
 
-    Each GPU gets as many NICs as any other, or one less, counted over all requests together. If any set of the returned
-    GPUs will do, more than ``gpus`` are returned. A request is one entry of a ResourceClaim that asks for NICs.
+    A request here is one entry of a ResourceClaim that asks for NICs. The NICs of all requests together are divided as
+    evenly as possible: some GPUs can get one NIC less than the others. If more than ``gpus`` GPUs are returned, any
+    ``gpus`` of them can have their NICs. If fewer are returned, no set of that size can.
 
     Args:
-        kinds: The number of NICs of each kind.
+        kinds: The number of NICs of each kind. NICs that can serve the same requests and the same GPUs are of one kind.
         counts: The number of NICs that each request needs.
         free_gpus: The free GPUs, best first.
         gpus: How many GPUs are requested.
         may_go_on: Called before each step of the search for sets other than the best ones. If it returns False, the
-            search ends and finds none.
-        is_last_pod: Whether this pod is the last one with this request. Then each of several single GPUs can be enough
-            by itself.
-        one_set: Whether to return exactly ``gpus``, and to leave most to other pods with the same request: the GPUs
-            that get one NIC less than others are preferably those that no such pod can use.
+            search ends without a set.
+        is_last_pod: Whether no further pod will have this request. Then, for a request for one GPU, all GPUs are
+            returned that can have the NICs, even if not at the same time.
+        one_set: Whether to return exactly ``gpus`` GPUs, and to leave as many as possible to other pods with the same
+            request. Those pods cannot use GPUs that cannot have the full number of NICs. So the GPUs with one NIC less
+            are chosen among these first.
     """
     # Whether every NIC may go to every request.
     is_alike = all(len(requests) == len(counts) for requests, _ in kinds)
@@ -89,9 +91,17 @@ def served(
 def _sets(
     flow: _Flow, order: Sequence[int], gpus: int, each: int, may_go_on: Callable[[], bool]
 ) -> Iterator[tuple[_Flow, list[int]]]:
-    """Yield all sets of ``gpus`` GPUs that can each have ``each`` NICs, with the flow that gives them these.
+    """Yield all sets of ``gpus`` GPUs in which each GPU can have ``each`` NICs.
 
-    Sets of GPUs that come first in ``order`` come first.
+    Args:
+        flow: The NICs that are assigned to GPUs already.
+        order: The GPUs to choose from. Sets of GPUs that are first in ``order`` come first.
+        gpus: The number of GPUs of a set.
+        each: The number of NICs that each GPU of the set gets.
+        may_go_on: Called before each further GPU is tried. If it returns False, the search ends.
+
+    Yields:
+        A copy of ``flow`` in which the GPUs of the set have their NICs, and the set.
     """
     if not gpus:
         yield flow, []
@@ -106,10 +116,18 @@ def _sets(
 
 
 class _Flow:
-    """How many NICs go from requests to GPUs; what a GPU has may be given to another that has others in its place."""
+    """An assignment of NICs to GPUs, as a flow from requests for NICs to GPUs.
+
+    If a GPU has a NIC that another GPU needs, the NIC can move there, provided that the first GPU gets another NIC.
+    """
 
     def __init__(self, kinds: Kinds, counts: Sequence[int]) -> None:
-        """Begin with no GPU having any."""
+        """Make a flow in which no GPU has a NIC.
+
+        Args:
+            kinds: The number of NICs by kind: the requests that may take the NIC, and the GPUs that it may go to.
+            counts: The number of NICs that each request needs.
+        """
         self._room: dict[_Node, dict[_Node, int]] = {_SOURCE: {}}  # how many more may go from one to another
         for at, count in enumerate(counts):
             self._way(_SOURCE, ("request", at), count)
@@ -125,13 +143,20 @@ class _Flow:
         self._room.setdefault(end, {})[start] = 0
 
     def copy(self) -> _Flow:
-        """Return a copy of the flow of NICs to GPUs; changes in one change nothing in the other."""
+        """Return a copy of the assignment of NICs to GPUs.
+
+        Changes in one change nothing in the other.
+        """
         out = _Flow({}, ())
         out._room = {start: dict(ends) for start, ends in self._room.items()}
         return out
 
     def give(self, gpu: int, number: int) -> bool:
-        """Give a GPU ``number`` more NICs, all or none, and no other GPU fewer. Return whether it got them."""
+        """Give a GPU ``number`` more NICs, or none if that is not possible.
+
+        Return whether the GPU got them. NICs of other GPUs can be exchanged, but no other GPU has fewer NICs
+        afterwards.
+        """
         sent: list[tuple[list[tuple[_Node, _Node]], int]] = []
         while number:
             path = self._path(("gpu", gpu))
@@ -151,7 +176,11 @@ class _Flow:
             self._room[end][start] += number
 
     def _path(self, to: _Node) -> list[tuple[_Node, _Node]]:
-        """Return the shortest way on which a NIC may come to a GPU; empty for none."""
+        """Return the shortest path on which one more NIC can reach the GPU ``to``.
+
+        The path begins at the source, where all flow begins. It leads over requests and kinds of NICs. The path is a
+        list of steps: pairs of start and end. The list is empty if there is no path.
+        """
         after: dict[_Node, _Node] = {}
         open_ = [to]
         for end in open_:

@@ -1,8 +1,17 @@
-"""The choice on one machine: the best set of free GPUs that a request allows, and what it is worth.
+"""The choice on one machine: the best set of free GPUs that a request allows, with its figures.
 
-Order of the criteria: what is required; the highest rung of the preferred ladder that a free set reaches; predicted
-bus bandwidth; what stays for others (``set_order``); how well the set's GPUs go together; nearest NICs; lowest
-numbers. A single GPU is taken where no pair breaks, before all else. Same input, same answer, always.
+The criteria in their order:
+
+1. the required constraints
+2. the best fallback level that a free set reaches
+3. predicted bus bandwidth
+4. the sets that remain for later pods (``set_order``)
+5. the cohesion of the set's GPUs (``set_order.cohesion``)
+6. the nearest NICs
+7. the lowest numbers
+
+For a single GPU, the first criterion after the required ones is that no linked pair of free GPUs is broken. The same
+input always gives the same answer.
 """
 
 from __future__ import annotations
@@ -61,7 +70,15 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
 
 
 def describe(machine: Machine, tables: Tables, mask: int, *, request: Whole, node: str = "") -> Choice:
-    """Return the choice of a set of positions on a machine: GPU numbers, ring, bandwidth and missed preferences."""
+    """Return the choice of a set of GPUs on a machine: GPU numbers, ring, bandwidth and missed preferences.
+
+    Args:
+        machine: The machine.
+        tables: The bandwidth and other figures of all sets of the machine's GPUs.
+        mask: Bit mask of the set's positions.
+        request: The request that the set is for.
+        node: The name of the machine's node; empty offline.
+    """
     busbw = float(tables.busbw[mask])
     best = float(tables.best(mask.bit_count())[tables.everything])
     parts = rank_order.split(tables, mask, request.containers)
@@ -79,5 +96,9 @@ def describe(machine: Machine, tables: Tables, mask: int, *, request: Whole, nod
 
 
 def _missed(tables: Tables, mask: int, preferred: Iterable[Constraint]) -> tuple[Constraint, ...]:
-    """The preferred constraints that the set misses: the first ones, up to one that it meets."""
+    """Return the preferred constraints that a set of GPUs misses, for display.
+
+    They are all constraints before the first one that the set meets, in the order of ``preferred``. ``mask`` is the bit
+    mask of the set, ``tables`` has the figures of all sets.
+    """
     return tuple(itertools.takewhile(lambda wish: not tables.meets(mask, wish), preferred))

@@ -1,4 +1,4 @@
-"""Refusals of one machine: why no set of its GPUs fits a request, and the nearest set that does."""
+"""Says why no set of one machine's GPUs fits a request, and which set is nearest to it."""
 
 from __future__ import annotations
 
@@ -14,47 +14,50 @@ from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.tables import Tables
 from dradriver.counted import counted
-from dradriver.reason import Cause
+from dradriver.reason import Cause, sentences
 from dradriver.topology.machine import Machine
 
 
 def refusal(machine: Machine, tables: Tables, offered: int, *, request: Whole, usable: int) -> NoPlaceError:
-    """Return the refusal of one machine: the error that says why it has no place for the request, and what fits.
+    """Return the error: why the machine has no place, and what it has instead.
 
     Args:
         machine: The machine.
-        tables: Its tables.
-        offered: Mask of all its free GPUs.
-        request: What was wanted.
-        usable: Mask of those among them that are of the kind that was wanted.
+        tables: Figures of every set of the machine's GPUs.
+        offered: Bit mask of all its free GPUs.
+        request: The GPUs that a pod requests.
+        usable: Bit mask of the free GPUs that pass the request's filters (product, memory and so on).
     """
     what = phrases.wanted(request)
     criteria = fallback_criteria.required(request, include=mask_of_gpus(machine, request.include))
     possible = request.gpus <= tables.size and tables.fits(request.gpus, suitable(machine, request), criteria)
-    stable = "such a set is not free" if possible else "the machine has no such set even when all its GPUs are free"
-    stable = _never(machine, request) or stable
-    detail = _detail(machine, tables, offered, request=request, usable=usable, criteria=criteria)
-    return NoPlaceError(
-        f"{what}: no; {detail}", stable=f"{what}: no; {stable}", cause=Cause.GPUS if possible else Cause.NEVER
+    why = (
+        "the machine has no such free set" if possible else "the machine has no such set, even if all its GPUs are free"
     )
+    nearest = ""
+    if rule := _never(machine, request):
+        why = rule
+    else:
+        nearest = _nearest(machine, tables, offered, request=request, usable=usable, criteria=criteria)
+    return NoPlaceError(why, request=what, nearest=nearest, cause=Cause.GPUS if possible else Cause.NEVER)
 
 
-def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, usable: int, criteria: Criteria) -> str:
-    """Return why a machine has no fitting set, from the simplest cause to the deepest.
+def _nearest(machine: Machine, tables: Tables, offered: int, *, request: Whole, usable: int, criteria: Criteria) -> str:
+    """Return what a machine has instead of a fitting set, in sentences.
+
+    The causes are tried from the simplest to the most complex, and the text is about the first one that applies.
 
     Args:
         machine: The machine.
         tables: Figures of every set of the machine's GPUs, by mask; ``size`` is the number of its GPUs.
-        offered: Mask of all free GPUs.
+        offered: Bit mask of all free GPUs.
         request: The request.
-        usable: Mask of the free GPUs of the requested product and kind.
+        usable: Bit mask of the free GPUs that pass the request's filters (product, memory and so on).
         criteria: The properties that the set must have; ``include`` is the mask of GPUs that it must contain.
     """
     gpus = request.gpus
     if gpus > tables.size:
-        return f"the machine has {tables.size}"
-    if why_never := _never(machine, request):
-        return why_never
+        return f"The machine has {counted(tables.size, 'GPU')}"
 
     def gpu_numbers(mask: int) -> str:
         return listed(numbers(machine, positions_of(mask)))
@@ -66,42 +69,56 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     # ``usable`` leaves out free GPUs of another product or kind than the requested one: they are not "such" GPUs.
     if gpus > usable.bit_count():
         numbers_text = f" ({gpu_numbers(usable)})" if usable else ""
-        return f"{usable.bit_count()} of {free_count} free GPUs are such{numbers_text}{_products(machine, request)}"
+        matching = f"{usable.bit_count()} of {free_count} free GPUs match the request{numbers_text}"
+        return sentences(matching, _products(machine, request))
     if missing_gpus := criteria.include & ~usable:
-        return f"GPU {gpu_numbers(missing_gpus)} is not free, or not of the kind that is wanted"
+        return f"GPU {gpu_numbers(missing_gpus)} is not free, or does not match the request"
 
     # The number of GPUs is enough: no set of them has the required properties. Is it bandwidth alone that is missing?
     properties = phrases.wanted_set(request)
     if (short := shortfall(tables, usable, gpus=gpus, criteria=criteria)) is not None:
         most, figure, mask = short  # the best value in GB/s, its name, and the set that has it
-        nearest = f"the most {figure} that so many free GPUs have is {most:g} GB/s ({gpu_numbers(mask)})"
+        nearest = f"The highest {figure} of {counted(gpus, 'free GPU')} is {most:g} GB/s ({gpu_numbers(mask)})"
     elif (largest := _largest_set(tables, usable, most=gpus - 1, criteria=criteria)) is None:
-        nearest = f"no free GPU has {properties}"
+        nearest = f"No free GPU has {properties}"
     else:
-        set_text = f"{properties} set" if properties else "set"
-        nearest = f"largest free {set_text} is {largest.bit_count()} ({gpu_numbers(largest)})"
+        set_text = f"set with {properties}" if properties else "set"
+        nearest = f"The largest free {set_text} has {counted(largest.bit_count(), 'GPU')} ({gpu_numbers(largest)})"
 
     # Some machines give only certain sets of GPUs together.
-    if rule := phrases.together(machine):
-        nearest += f", as {rule}"
-    has_set_when_all_free = tables.fits(gpus, tables.everything, criteria)
-    if not has_set_when_all_free:
-        nearest += ", and with all GPUs free there would be none either"
-    if Constraint.SAME_NUMA in request.required and any(numa is None for numa in tables.shape.numa):
-        nearest += "; the machine does not say the NUMA node of every GPU"
+    rule = phrases.together(machine)
+    rule_text = f"On this machine, {rule}" if rule else ""
+    is_unknown = Constraint.SAME_NUMA in request.required and any(numa is None for numa in tables.shape.numa)
+    numa_text = "The machine does not report the NUMA node of every GPU" if is_unknown else ""
     are_free = f"{counted(usable.bit_count(), 'GPU is', 'GPUs are')} free"
-    return f"{nearest}; {f'without {properties} ' if properties else ''}{are_free}"
+    free_text = f"Without {properties}, {are_free}" if properties else are_free
+    return sentences(nearest, rule_text, numa_text, free_text)
 
 
 def _never(machine: Machine, request: Whole) -> str:
-    """Why the machine never has such a set, where that is a rule and it has enough such GPUs; else empty."""
+    """Return as text why the machine can never have the requested set of GPUs.
+
+    The reason is a number of GPUs that the maker excludes, or bandwidth that cannot be predicted for the vendor. The
+    text is empty without such a reason, or if the machine has too few GPUs that pass the request's filters.
+    """
     if request.gpus > suitable(machine, request).bit_count():
         return ""
     return phrases.wrong_count(machine, request.gpus) or phrases.no_figure(machine.vendor, request)
 
 
 def shortfall(tables: Tables, free: int, *, gpus: int, criteria: Criteria) -> tuple[float, str, int] | None:
-    """Return the most bandwidth of a refused machine, and on which set, if only bandwidth is missing; else None."""
+    """Return how near the free GPUs come to the bandwidth that a request requires.
+
+    The result has three parts: the highest bandwidth of a free set in GB/s, its kind as text, and the set. The kind is
+    ``bus bandwidth`` or ``bandwidth between neighbours``. The result is None if the request fails for another reason
+    than bandwidth.
+
+    Args:
+        tables: The bandwidth and other figures of all sets of the machine's GPUs.
+        free: Bit mask of the free GPUs.
+        gpus: The number of requested GPUs.
+        criteria: The properties that the set must have, including the bandwidth.
+    """
     if criteria.min_busbw_gbps:
         mask = best_set(tables, free, gpus=gpus, criteria=criteria.any_busbw)
         if mask is not None:
@@ -117,7 +134,11 @@ def shortfall(tables: Tables, free: int, *, gpus: int, criteria: Criteria) -> tu
 
 
 def _largest_set(tables: Tables, free: int, *, most: int, criteria: Criteria) -> int | None:
-    """The best of the largest sets of at most ``most`` free GPUs that meet the criteria; None for none."""
+    """Return the largest set of at most ``most`` free GPUs that meets the criteria.
+
+    Sets are bit masks of GPUs. ``tables`` has the figures of all sets. Among equally large sets, the one with the most
+    bandwidth is returned. The result is None if there is no such set.
+    """
     for gpus in range(most, 0, -1):
         mask = best_set(tables, free, gpus=gpus, criteria=criteria)
         if mask is not None:
@@ -126,16 +147,19 @@ def _largest_set(tables: Tables, free: int, *, most: int, criteria: Criteria) ->
 
 
 def _products(machine: Machine, request: Whole) -> str:
-    """What the machine has instead, if the request names a product, an architecture or a version; else empty."""
+    """Return as text the products, architectures or versions that the machine has instead of the requested one.
+
+    The text is empty if the request names none of these.
+    """
     if machine.vendor.word != request.vendor:
-        return f"; the machine has those of {machine.vendor.word}"
+        return f"The machine has GPUs of vendor {machine.vendor.word}"
     if not serves(machine, request):
         driver, cuda = machine.driver_version or "not known", machine.cuda_version or "not known"
-        return f"; its driver is {driver}, and the newest CUDA that it knows {cuda}"
+        return f"The machine has driver {driver}, which supports CUDA {cuda}"
     if request.product:
         have = sorted({gpu.product for gpu in machine.gpus if gpu.product})
-        return f"; the machine has {', '.join(have) or 'no product names'}"
+        return f"The machine has {', '.join(have) or 'no product names'}"
     if request.architecture:
         have = sorted({gpu.architecture for gpu in machine.gpus if gpu.architecture})
-        return f"; the machine has {', '.join(have) or 'no architecture names'}"
+        return f"The machine has {', '.join(have) or 'no architecture names'}"
     return ""

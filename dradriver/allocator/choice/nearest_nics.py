@@ -1,8 +1,9 @@
-"""Which NICs go with a set of GPUs: different ones for different GPUs, as near as there are, every GPU with as many.
+"""Assigns the nearest NICs to the GPUs of a set, different NICs to different GPUs.
 
-A problem of assignment: each request gets NICs that it may have, each of them goes to a GPU, and the sum of the ways is
-least. Solved exactly, by shortest augmenting paths (Jonker and Volgenant, Computing 38, 1987), in rows^2 steps over all
-columns.
+Every GPU gets the same number of NICs. This is an assignment problem: each request gets NICs that it may have, each NIC
+goes to one GPU, and the sum of the distances is the least possible. The solution is exact (Jonker and Volgenant,
+Computing 38, 1987). NICs are assigned one by one, and earlier assignments are exchanged along the cheapest path. With a
+row for each needed NIC and a column for each NIC, it takes rows^2 steps, each over all columns.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ _TIE = 1 << 20  # costs are multiplied by it, so that what is equal goes to the 
 
 
 def assign(costs: Costs) -> tuple[int, ...] | None:
-    """Return for each need of a NIC (a row) another NIC (a column), with the least sum of costs; None if none.
+    """Return a different column for each row, at the smallest sum of the costs.
 
-    Among equal sums the columns' numbers decide, so the answer is always the same.
+    A row is a NIC that is needed, a column is a NIC that exists. The result is None if some row cannot get a column.
+    Among equal sums the lowest column numbers win, so the answer is always the same.
 
     Args:
-        costs: (rows, columns), each from 0 to 2**16, or ``NEVER``.
+        costs: (rows, columns), each from 0 to 2**16, or ``NEVER`` if the row cannot have the column.
     """
     return _assigned(np.where(costs >= NEVER, NEVER, costs * _TIE + np.arange(costs.shape[1])))
 
@@ -37,7 +39,8 @@ def assign(costs: Costs) -> tuple[int, ...] | None:
 def _assigned(costs: Costs, assigned_rows: int = 0) -> tuple[int, ...] | None:
     """Return the cheapest assignment of rows to different columns; None if there is none.
 
-    The Hungarian algorithm with potentials (Kuhn and Munkres). Row and column 0 stand for "not assigned yet".
+    The Hungarian algorithm (Kuhn and Munkres). Each row and column has a *potential*, a number that is subtracted from
+    its costs. Row and column 0 stand for "not assigned yet".
 
     1. Begin at a row without a column. From the rows reached so far, go to the column that is nearest by *reduced cost*
        (cost minus both potentials, never negative).
@@ -45,8 +48,8 @@ def _assigned(costs: Costs, assigned_rows: int = 0) -> tuple[int, ...] | None:
     3. Stop at a column that no row has, and shift the columns along the path that led there.
 
     Args:
-        costs: (rows, columns); ``NEVER`` where a row cannot have a column.
-        assigned_rows: So many first rows have the column of their own number already, which costs 0.
+        costs: (rows, columns); ``NEVER`` if a row cannot have a column.
+        assigned_rows: How many of the first rows are assigned at the start: row i has column i, at cost 0.
     """
     rows, columns = costs.shape
     if rows > columns:
@@ -102,15 +105,15 @@ def _assigned(costs: Costs, assigned_rows: int = 0) -> tuple[int, ...] | None:
 def dealt(
     costs: Costs, usable: Sequence[Collection[int]], counts: Sequence[int]
 ) -> tuple[tuple[tuple[int, int], ...], ...] | None:
-    """Return for each request its NICs as pairs of GPU and NIC; None if too few.
+    """Return for each request its NICs, as pairs of GPU and NIC.
 
-    The sum of their distances is the least possible.
+    A request here is one entry of a ResourceClaim that asks for NICs. The result is None if there are too few NICs. The
+    sum of the distances between GPUs and NICs is the least possible. The NICs of all requests together are divided as
+    evenly as possible. The search also chooses which GPUs get one NIC less, and which request's NIC is for which GPU.
 
-    Each GPU gets as many NICs as any other, or one less, counted over all requests together. Which GPUs get one less,
-    and which request's NIC is for which GPU, is part of the choice.
-
-    With several requests every NIC is a row and a column of the assignment. A request takes a NIC's column, and then
-    the NIC's row has to take a slot of a GPU. The rows of unused NICs keep their own columns.
+    With several requests, one assignment problem (``assign``) decides both: which request gets a NIC, and which GPU
+    gets it. Each NIC is a column for requests, and a row that looks for a GPU. If no request takes the NIC's column,
+    the NIC's row keeps it, and the NIC stays unused.
 
     Args:
         costs: (GPUs, NICs), how far each NIC is from each GPU; ``NEVER`` if it may not go to the GPU.
@@ -165,7 +168,15 @@ def dealt(
 
 
 def _candidate_nics(costs: Costs, usable: Sequence[Collection[int]], wanted: int) -> list[int]:
-    """Return those NICs that may be in the cheapest choice: of alike ones each GPU has others before them."""
+    """Return the NICs that can be in the assignment with the smallest sum of distances.
+
+    For each GPU these are its ``wanted`` nearest NICs among all NICs that the same requests may have.
+
+    Args:
+        costs: (GPUs, NICs), how far each NIC is from each GPU; ``NEVER`` if it may not go to the GPU.
+        usable: The NICs that each request may have.
+        wanted: The number of NICs that all requests together need.
+    """
     if len(usable) == 1:
         return sorted(usable[0])
     alike: dict[tuple[int, ...], list[int]] = {}
@@ -181,22 +192,31 @@ def _candidate_nics(costs: Costs, usable: Sequence[Collection[int]], wanted: int
 
 
 def near(machine: Machine) -> PathType | None:
-    """Return how far a NIC may be from a GPU to be near it: below one PCIe switch, or as far as the machine's nearest.
+    """Return the longest PCIe path at which a NIC still counts as near to a GPU of the machine.
 
-    None where the machine has no NICs, or says only that none is on a GPU's NUMA node.
+    The path is normally ``PXB``: only PCIe switches are between GPU and NIC. If no NIC of the machine is that near, the
+    result is the shortest path between a NIC and a GPU. The result is None if the machine has no NICs, or if the
+    shortest path is ``SYS``: then no NIC is on a GPU's NUMA node.
     """
     ways = [way for row in machine.nic_paths for way in row]
     return limit(ways)
 
 
 def limit(ways: Sequence[PathType]) -> PathType | None:
-    """Return how far a NIC may be from a GPU to be near it, by the paths of a machine's NICs and GPUs."""
+    """Return the longest PCIe path at which a NIC still counts as near to a GPU.
+
+    ``ways`` are the paths between the machine's NICs and GPUs. The rule is that of ``near``: ``PXB``, or the shortest
+    path if none is that near.
+    """
     nearest = min(ways, default=PathType.SYS)
     return None if nearest >= PathType.SYS else max(nearest, PathType.PXB)
 
 
 def near_gpus(machine: Machine) -> frozenset[int]:
-    """Return the positions of the GPUs that have a NIC near them."""
+    """Return the positions of the GPUs that have a NIC near them.
+
+    ``near`` says which PCIe paths are near. The position of a GPU is its index in ``Machine.gpus``.
+    """
     most = near(machine)
     if most is None:
         return frozenset()
@@ -208,10 +228,10 @@ def ways_from(machine: Machine, addresses: Sequence[str], root: str | None, numa
 
     Args:
         machine: The machine.
-        addresses: The NIC's PCI address, and that of the physical function that it belongs to: the first that the
-            machine knows is where it is.
-        root: Its root complex (``pci0000:00``) for where the machine knows none of them; None where that is not said.
-        numa: Its NUMA node, for the same case; None where that is not said.
+        addresses: The NIC's PCI address, and the address of its physical function. The first address that the machine
+            knows gives the NIC's place.
+        root: The NIC's root complex (``pci0000:00``), used if the machine knows none of the addresses; None if unknown.
+        numa: The NIC's NUMA node, used in the same case; None if unknown.
     """
     for address in addresses:
         for nic, row in zip(machine.nics, machine.nic_paths, strict=True):

@@ -1,4 +1,7 @@
-"""The numbering of a machine's GPUs: from their numbers to positions, which are bits of masks, and back."""
+"""Converts a machine's own GPU numbers to positions and back.
+
+The position of a GPU is its index in ``Machine.gpus``. In a bit mask, bit ``i`` stands for position ``i``.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +12,32 @@ from dradriver.topology.machine import Machine
 
 
 class UnknownGpuError(DriverError):
-    """A GPU number that the machine does not have."""
+    """A request or argument names a GPU number that the machine does not have."""
 
     reason = "UnknownGpu"
 
 
 def numbers(machine: Machine, positions: Iterable[int]) -> tuple[int, ...]:
-    """Return the machine's own GPU numbers of some positions, in the order given."""
+    """Return the machine's own numbers of the GPUs at some positions, in the same order.
+
+    The position of a GPU is its index in ``Machine.gpus``.
+    """
     return tuple(machine.gpus[position].index for position in positions)
 
 
 def mask_of_gpus(machine: Machine, gpus: Collection[int]) -> int:
-    """Return the mask of positions of some GPU numbers of a machine.
+    """Return the bit mask of the GPUs with these numbers.
+
+    Bit ``i`` is the GPU at position ``i`` of the machine.
 
     Raises:
-        UnknownGpuError: A number that the machine does not have.
+        UnknownGpuError: The machine does not have one of the numbers.
     """
     positions = {gpu.index: position for position, gpu in enumerate(machine.gpus)}
     unknown = sorted(set(gpus) - positions.keys())
     if unknown:
         raise UnknownGpuError(
-            f"machine {machine.name!r} has no GPU {listed(unknown)}; it has {listed(positions) or 'none'}"
+            f"machine {machine.name!r} has no GPU {listed(unknown)}. Its GPUs: {listed(positions) or 'none'}"
         )
     return sum(1 << positions[index] for index in set(gpus))
 

@@ -1,7 +1,11 @@
-"""The order of the sets that meet the criteria, as small numbers that compare: the set with the lowest is taken.
+"""The order of the sets that meet the criteria, as integers: the set with the lowest number is taken.
 
-A strategy is one function from tables to an array over masks. Three numbers decide, one after the other: of the set
-(its bandwidth), of what remains free without it, of the set again (the weighted cohesion, its NICs, its GPUs' numbers).
+Each strategy (``best-fit``, ``pack``, ``spread``, ``first-fit``) is one function that returns an array with one number
+for each bit mask of GPUs. Three numbers are compared one after another:
+
+1. the bandwidth of the set
+2. the sets that the remaining free GPUs still form if this set is taken; the strategy decides how these are counted
+3. the cohesion of the set, its NICs, and the numbers of its GPUs
 """
 
 from __future__ import annotations
@@ -19,7 +23,10 @@ from dradriver.topology.machine import PathType
 
 
 class Preference(msgspec.Struct, frozen=True):
-    """Which of the sets of equal bandwidth is taken."""
+    """The rules that order sets of GPUs with equal bandwidth.
+
+    They are the request's strategy, whether fewer NUMA nodes decide first, and the weights of links, memory and so on.
+    """
 
     strategy: Strategy = Strategy.BEST_FIT
     numa_first: bool = False
@@ -30,12 +37,17 @@ USUAL = Preference()
 
 
 def preference(request: Whole) -> Preference:
-    """Return by what a request orders sets of equal bandwidth: its strategy, its weights and NUMA nodes."""
+    """Return the rules by which a request orders sets of equal bandwidth: strategy, weights and NUMA nodes."""
     return Preference(request.strategy, request.prefer_same_numa, request.weights)
 
 
 class SetOrder(NamedTuple):
-    """Three arrays of shape (2**g,), int64; all below 2**20 but the first, which is below 2**23."""
+    """Three numbers for every set of GPUs; the set with the lowest numbers is taken.
+
+    The numbers are compared one after another. Each is an array of shape (2**g,) for g GPUs, int64, with the set's bit
+    mask as index. The second one is about the GPUs that remain, so its index is the mask of the remaining GPUs.
+    ``first`` is below 2**23, the other two are below 2**20.
+    """
 
     first: Ints
     rest: Ints
@@ -43,7 +55,11 @@ class SetOrder(NamedTuple):
 
 
 def set_order(tables: Tables, preference: Preference, *, gpus: int) -> SetOrder:
-    """Return the numbers by which sets of ``gpus`` GPUs are ordered: lower is better."""
+    """Return the numbers that order the sets of ``gpus`` GPUs; lower is better.
+
+    ``tables`` has the figures of all sets of the machine's GPUs. ``preference`` has the strategy, the weights and
+    whether NUMA nodes decide first.
+    """
     # Where a machine has blocks, which is best is another for each number of GPUs; else for one GPU and for more.
     kind = gpus if tables.shape.blocks is not None else min(gpus, 2)
     return SetOrder(
@@ -54,12 +70,22 @@ def set_order(tables: Tables, preference: Preference, *, gpus: int) -> SetOrder:
 
 
 def cohesion(tables: Tables, weights: Weights) -> Floats:
-    """Return the cohesion by which sets are ordered last, 0-100 with the usual weights: shape (2**g,), float32.
+    """Return the cohesion of each set: how near and alike its GPUs are.
 
-    ``nvlink * share of the most links a pair can have + pcie * nearness of the pairs (PIX 1, PXB 3/4, … SYS 0)
-    + numa / NUMA nodes + memory * least/most memory + power * least/most power limit``; shares and nearness are means
-    over all pairs. Worked example: two GPUs of a DGX-1 with one of at most two links, two sockets apart, alike
-    otherwise: 40 * 1/2 + 25 * 0 + 20 / 2 + 10 + 5 = 45.
+    Cohesion is compared last. With the default weights it is from 0 to 100. It is a weighted sum of five values from 0
+    to 1:
+
+    * ``nvlink``: the links of a pair, relative to the most links that a pair of this machine can have
+    * ``pcie``: the nearness of a pair over PCIe (PIX 1, PXB 3/4, ... SYS 0)
+    * ``numa``: 1 divided by the number of NUMA nodes
+    * ``memory``: the least memory of a GPU divided by the most memory
+    * ``power``: the least power limit of a GPU divided by the highest
+
+    The first two are means over all pairs of the set. Worked example: two GPUs of a DGX-1 have one of at most two
+    links, are on two sockets, and are equal otherwise: 40 * 1/2 + 25 * 0 + 20 / 2 + 10 + 5 = 45.
+
+    Returns:
+        (2**g,) for g GPUs, float32; the index is the bit mask of the set.
     """
     shape = tables.shape
     positions = range(tables.size)
@@ -75,22 +101,34 @@ def cohesion(tables: Tables, weights: Weights) -> Floats:
 
 
 def keep_order(gpus: int) -> tuple[int, ...]:
-    """Return the order of the rows of ``Tables.still_offered``: pairs first for one GPU, eights first for more."""
+    """Return the order in which the sets that remain for later pods are compared.
+
+    The result has indices of the rows of ``Tables.still_offered``: each row is about sets of one size. If a pod
+    requests a single GPU (``gpus``), sets of two are compared first. For more GPUs, sets of eight are.
+    """
     return (4, 3, 0, 1, 2) if gpus == 1 else (0, 1, 2, 3, 4)
 
 
 def _first(tables: Tables, *, numa_first: bool) -> Ints:
-    """Order by the most bandwidth and then, if ``numa_first``, the fewest NUMA nodes: (2**g,), int64."""
+    """Return numbers that order sets of GPUs by bandwidth; the lowest is best.
+
+    If ``numa_first`` is set, the fewest NUMA nodes decide among sets of equal bandwidth. ``tables`` has the figures of
+    all sets. The shape is (2**g,) for g GPUs, int64; the index is the bit mask of the set.
+    """
     numbers = [_classes(tables.worth)]
     return _joined([*numbers, tables.numa_nodes] if numa_first else numbers)
 
 
 def _leaves_most(tables: Tables, gpus: int) -> Ints:
-    """Order by what the remaining GPUs still offer: MAPA's "preserve" (SC21) over sets of 8, 4 and 2.
+    """Return numbers that order remaining free GPUs by the sets that they still form.
 
-    The best set of 8, of 4, of 2 that remains, then all disjoint sets of 4, of 2; for one GPU the pairs come first, and
-    before all of them the block that the machine's maker takes first. Worked example: of a broken and a whole NVLink
-    pair a single GPU is taken from the broken one.
+    The lowest number is best. This is the policy "preserve" of MAPA (SC21): it keeps the best sets for later pods. It
+    compares the best remaining set of 8, of 4 and of 2, then all disjoint sets of 4 and of 2. If ``gpus``, the number
+    of requested GPUs, is 1, the sets of 2 are compared first. Some machines' makers prescribe from which block of GPUs
+    a set is taken (``sets/blocks.py``). Their rule comes before all others.
+
+    Worked example: both GPUs of one NVLink pair are free, and one GPU of another pair. A single GPU is taken from the
+    other pair.
     """
     own = tables.shape.blocks
     first = [] if own is None else [blocks.spoilt(own, gpus)]
@@ -98,9 +136,14 @@ def _leaves_most(tables: Tables, gpus: int) -> Ints:
 
 
 def _leaves_even(tables: Tables, gpus: int) -> Ints:
-    """Order by the most GPUs free on the NUMA node with the fewest, then by what they offer.
+    """Return numbers that order the GPUs that remain free: every NUMA node should keep some.
 
-    Worked example: with 0-2 of {0-3} and all of {4-7} free, one GPU comes from {4-7}.
+    The lowest number is best. There is one number for each bit mask of remaining GPUs. The masks are compared by their
+    emptiest NUMA node, which has the fewest free GPUs: more free GPUs there are better. Then the sets that the
+    remaining GPUs still form decide (``_leaves_most``). ``gpus`` is the number of requested GPUs.
+
+    Worked example: NUMA node A has GPUs 0-3, of which 0-2 are free. Node B has GPUs 4-7, all free. A single GPU is
+    taken from B, so that three free GPUs remain on each node.
     """
     numa = tables.shape.numa
     least = np.full(1 << tables.size, tables.size, dtype=np.int64)
@@ -112,7 +155,10 @@ def _leaves_even(tables: Tables, gpus: int) -> Ints:
 
 
 def _no_matter(tables: Tables, gpus: int) -> Ints:  # noqa: ARG001  # one signature for all strategies
-    """No order by what remains: all sets are equal, and the lowest numbers decide."""
+    """Return zeros, for the strategy ``first-fit``: the GPUs that remain free do not count.
+
+    So all sets of equal bandwidth are equal, and the lowest GPU numbers decide.
+    """
     return np.zeros(1 << tables.size, dtype=np.int64)
 
 
@@ -134,7 +180,10 @@ def _last(tables: Tables, preference: Preference) -> Ints:
 
 
 def _classes(values: Floats) -> Ints:
-    """The rank of each value: 0 for the largest, 1 for the next smaller, …; nearly equal values share a rank."""
+    """Return the rank of each value: 0 for the largest, then 1, and so on.
+
+    Nearly equal values have the same rank.
+    """
     order = np.argsort(-values, kind="stable")
     ordered = values[order]
     out = np.zeros(len(values), dtype=np.int64)
@@ -143,7 +192,11 @@ def _classes(values: Floats) -> Ints:
 
 
 def _joined(numbers: list[Ints]) -> Ints:
-    """One small number for each set, which compares as its numbers in all lists do, the first list first."""
+    """Return one number for each set, which orders the sets as several lists do together.
+
+    Each of ``numbers`` has one number for each set. Sets are compared by their numbers in the first list, among equals
+    by the second list, and so on; lower is better.
+    """
     out = np.zeros(len(numbers[0]), dtype=np.int64)
     for each in numbers:
         _, out = np.unique(out * (each.max() + 1) + each, return_inverse=True)

@@ -1,4 +1,8 @@
-"""Candidates: the nodes that a request may be placed on, and what it could use of them."""
+"""Candidates: the nodes that a request may use, and the usable GPUs there.
+
+``Fleet`` makes them. GPUs are given as bit masks of positions. Many nodes have the same free GPUs, so figures are
+computed once per mask.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +17,27 @@ from dradriver.allocator.sets.subsets import Bools, Ints
 
 
 class Candidates:
-    """Some nodes of one group as a request sees them; good until a node of the group changes.
+    """The nodes of one kind of machine (a group) that a request may use.
+
+    The object is valid until a node of the group changes.
 
     Attributes:
-        group: The group.
-        masks: The different sets of free positions of the wanted kind that occur, ascending; empty without nodes.
+        group: The node group.
+        masks: The different bit masks of free GPUs that the request can use on these nodes, ascending; empty without
+            nodes.
     """
 
     def __init__(
         self, group: NodeGroup, *, request: Whole, eligible: Bools | None, free: NDArray[np.uint16] | None = None
     ) -> None:
-        """Find the masks that occur, in one look at each node.
+        """Find the nodes that a request may use, and the free GPUs that it can use there.
 
         Args:
-            group: The group.
-            request: What is wanted.
-            eligible: Which nodes may be taken, by slot; None for all.
-            free: Mask of the positions that may be taken of each node; None for all that whole requests may take.
+            group: The node group.
+            request: The GPUs that a pod requests.
+            eligible: Which nodes may be taken, by slot (index in the group); None for all.
+            free: For each node the bit mask of GPUs that may be taken. None for all GPUs that requests for whole GPUs
+                may take.
         """
         self.group = group
         free = group.free_masks() if free is None else free
@@ -39,7 +47,10 @@ class Candidates:
         self.masks: Ints = np.flatnonzero(np.bincount(self._usable if eligible is None else self._usable[eligible]))
 
     def first(self, masks: Collection[int] | Ints, limit: int) -> list[tuple[str, int]]:
-        """Return the first candidate nodes by name that have one of these masks, and which mask each has."""
+        """Return the first ``limit`` candidate nodes by name that have one of these sets of free GPUs.
+
+        ``masks`` are the sets of free GPUs that the request can use, as bit masks. Each node comes with its mask.
+        """
         if len(masks) == 1:
             (mask,) = masks
             matching = self._usable == mask
@@ -54,16 +65,23 @@ class Candidates:
         return [(self.group.names[slot], mask) for slot, mask in zip(slots.tolist(), self.masks_of(slots), strict=True)]
 
     def first_name(self, masks: Collection[int] | Ints | None = None) -> str:
-        """Return the first candidate node by name that has one of these masks; of all, if no masks are given."""
+        """Return the first candidate node by name that has one of these sets of free GPUs.
+
+        ``masks`` are the sets of free GPUs that the request can use, as bit masks. Without them, return the first of
+        all candidates.
+        """
         return self.first(self.masks if masks is None else masks, 1)[0][0]
 
     def slots(self) -> Ints:
-        """Return the slots of all candidate nodes, ascending."""
+        """Return the slots of all candidate nodes, ascending: their indices in the node group."""
         if self._eligible is None:
             return np.arange(len(self.group.names))
         return np.flatnonzero(self._eligible)
 
     def masks_of(self, slots: Sequence[int] | Ints) -> Ints:
-        """Return the mask of positions that the request can use on the node in each of these slots: int64."""
+        """Return the bit mask of the free GPUs that the request can use on each of some nodes.
+
+        ``slots`` are the nodes, as indices in the node group. The result is int64, with the shape of ``slots``.
+        """
         out: Ints = self._usable[slots].astype(np.int64)
         return out

@@ -1,6 +1,7 @@
-"""The capacity of network domains for a gang: sums over their nodes, which cost much less than a plan.
+"""Computes how many pods of a gang each network domain can hold.
 
-``gang_search`` asks before it makes plans there.
+This is the sum over the domain's nodes. A sum costs much less than a plan, which gives each pod a node. ``gang_search``
+compares capacities before it makes a plan in a domain.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from dradriver.topology.network_levels import CLUSTER, NODE
 
 
 def domain_capacities(domain: Ints, capacity: Ints, most: int | None, size: int = 0) -> Ints:
-    """Return the capacity of each network domain in pods, on so many of its nodes: (domains or ``size``,), int64.
+    """Return how many pods the nodes of each network domain can hold: int64, indexed by domain number.
 
     Args:
-        domain: (nodes,), the domain of each node; none is negative.
-        capacity: (nodes,), pods that it has room for.
-        most: How many nodes of a domain may be taken: those with the most capacity count. None for all.
-        size: The least length of the result: domains without nodes have the capacity 0.
+        domain: (nodes,), the domain number of each node; none is negative.
+        capacity: (nodes,), the number of pods that each node can hold.
+        most: How many nodes of a domain may be used: the nodes with the highest capacity count. None for all nodes.
+        size: The least length of the result. Domains without nodes have the capacity 0.
     """
     if most is not None:
         order = np.lexsort((-capacity, domain))
@@ -42,25 +43,25 @@ def domains_with_room(
     request: GangRequest, nodes_by_role: Sequence[GangNodes], counts: Sequence[int], *,
     domain_of_rank: Ints, free: Ints, amounts: Ints | None,
 ) -> Bools:  # fmt: skip
-    """Return whether each network domain has the capacity for all pods of a gang together.
+    """Return whether each network domain can have room for all pods of a gang together.
 
     For each role, all pods are counted that need at least as much as a pod of that role. The domain must have room for
-    so many pods of the role, because a place for a larger pod is also a place for a smaller one.
+    this number of pods of the role: a place for a larger pod also holds a smaller one.
 
     Worked example: 10 pods need 40, 41, … 49 CPUs, and each node has 64 CPUs. All 10 need at least 40 CPUs, and a node
     holds one pod of 40 CPUs. So a domain of 8 nodes cannot hold the gang, though it has room for each role alone.
 
     Args:
         request: The gang's request.
-        nodes_by_role: For each role its nodes. ``name_rank`` is a node's place in the order of all names of the fleet:
-            the node's number in every array here. ``row`` is its row in ``amounts``.
+        nodes_by_role: For each role its nodes.
         counts: For each role the number of pods that have no place yet.
-        domain_of_rank: By name rank, the node's domain; -1 for none.
-        free: By name rank, the mask of positions that some role can use.
-        amounts: Free CPU, memory and the like: (rows, resources).
+        domain_of_rank: The domain of each node of the fleet, in the order of the nodes' names; -1 for none.
+        free: In the same order, the bit mask of the node's free GPUs that at least one role can use.
+        amounts: Free CPU, memory and the like: (rows, resources), by ``GangNodes.row``; None if only GPUs count.
 
     Returns:
-        (domains,), bool. True can still be too optimistic, False is certain: the search then skips the domain.
+        (domains,), bool. A domain that is True may still have no place for the gang. A domain that is False certainly
+            has none, so the search skips it.
     """
     waiting_pods = [
         (role.pod.gpus, role.needs, count) for role, count in zip(request.members, counts, strict=True) if count
@@ -92,11 +93,13 @@ def domains_with_room(
 
 
 class RowCapacity(NamedTuple):
-    """What nodes have room for, by the caller's rows: arrays of shape (rows,), int64.
+    """How many pods of a gang's role each node can hold, as int64 arrays.
+
+    The arrays have one entry for each row. A row is the index of a node in the caller's arrays.
 
     Attributes:
-        pods: Pods of one role.
-        gpus: Free GPUs that these pods may use.
+        pods: How many pods the node can hold.
+        gpus: How many free GPUs of the node these pods may use.
     """
 
     pods: Ints
@@ -106,14 +109,16 @@ class RowCapacity(NamedTuple):
 def capacity_by_row(
     fleet: Fleet, role: Role, rows: int, *, eligible: Eligible | None = None, amounts: Ints | None = None
 ) -> RowCapacity:
-    """Return for how many pods of a role each node has room, if the gang's other roles are not there.
+    """Return for each node how many pods of one role it can hold.
+
+    The gang's other roles are ignored.
 
     Args:
         fleet: The cluster.
         role: The role.
-        rows: How many rows the caller has.
-        eligible: The nodes that may be taken, as for ``place_gang``.
-        amounts: Free resources other than GPUs, as for ``place_gang``.
+        rows: The number of nodes in the result. A row is the index of a node in it, as given to ``Fleet.set_node``.
+        eligible: The nodes that may be taken: names, or a bool for each row; None for all.
+        amounts: Free resources other than GPUs: (rows, resources), int64; None if only GPUs count.
     """
     required = fallback_criteria.required(role.pod)
     nodes = node_table(fleet, role, required, eligible=eligible, amounts=amounts)
@@ -125,13 +130,13 @@ def capacity_by_row(
 
 
 class LargestGang(msgspec.Struct, frozen=True, kw_only=True):
-    """The most pods of a kind that one domain holds.
+    """The largest gang of equal pods that one network domain can hold.
 
     Attributes:
-        pods: How many.
-        nodes: The nodes that have room for some, by name.
-        domain: The domain's name, after those around it (``z1/s2/l7``); the node's for ``node``; empty for ``cluster``,
-            and where there is none.
+        pods: The number of pods.
+        nodes: The names of the nodes that can hold some of these pods, sorted.
+        domain: The domain's name, preceded by the names of the domains that contain it (``z1/s2/l7``). For the level
+            ``node`` it is the node's name. Empty for ``cluster``, and if no domain can hold a pod.
     """
 
     pods: int
@@ -139,42 +144,55 @@ class LargestGang(msgspec.Struct, frozen=True, kw_only=True):
     domain: str
 
 
+def no_level(fleet: Fleet, level: str) -> NoPlaceError:
+    """Return the error for a request that names a network level which does not exist.
+
+    ``fleet`` has the levels of the cluster, which the message names.
+    """
+    return NoPlaceError(
+        f"This cluster has no network level {level}. Its levels are {', '.join(fleet.sites.all_levels)}"
+    )
+
+
 def largest_gang(
     fleet: Fleet, role: Role, level: str, *, eligible: Eligible | None = None, amounts: Ints | None = None
 ) -> LargestGang:
-    """Return the largest gang of such pods that some network domain of a level has capacity for at once.
+    """Return the largest gang of equal pods that one network domain can hold now.
 
-    ``max over domains of the sum over its nodes of the pods that find disjoint sets, CPU and memory there``. Worked
-    example: a leaf with three nodes of 8, 5 and 4 free GPUs holds 2 + 1 + 1 pods of four.
+    For each domain, the pods that its nodes can hold are added; the largest sum wins. A node holds a pod if it has a
+    set of GPUs, CPU and memory for it. Worked example: a leaf with three nodes of 8, 5 and 4 free GPUs holds 2 + 1 + 1
+    pods of four.
 
     Args:
         fleet: The cluster.
-        role: The pod; how many are wanted does not count.
+        role: The pod that is counted; ``Role.pods`` does not matter.
         level: A level of the network: one of ``Fleet.levels``, ``node`` or ``cluster``.
-        eligible: The nodes that may be taken, as for ``place_gang``.
-        amounts: Free resources other than GPUs, as for ``place_gang``.
+        eligible: The nodes that may be taken: names, or a bool for each row of ``Fleet.set_node``; None for all.
+        amounts: Free resources other than GPUs: (rows, resources), int64; None if only GPUs count.
 
     Raises:
-        NoPlaceError: There is no such level, or such pods make no sense.
+        NoPlaceError: The network has no such level, or the pod's request is invalid.
     """
     check_request(role.pod)
     if level not in fleet.sites.all_levels:
-        raise NoPlaceError(f"{level}: this cluster's network has the levels {', '.join(fleet.sites.all_levels)}")
+        raise no_level(fleet, level)
     return largest(
         fleet, node_table(fleet, role, fallback_criteria.required(role.pod), eligible=eligible, amounts=amounts), level
     )
 
 
 def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) -> tuple[int, dict[str, LargestGang]]:
-    """Return the largest gang that domains of each known network level, and the cluster, have capacity for.
+    """Return for each network level, and for the cluster, the largest gang of equal pods.
+
+    All pods of the gang are in one network domain of that level.
 
     Args:
         fleet: The cluster.
-        most: GPUs of each pod, or as many as the largest machine has where these are fewer.
-        eligible: The nodes that may be taken, as for ``place_gang``.
+        most: The number of GPUs of each pod. If the largest machine has fewer GPUs, a pod has as many as this machine.
+        eligible: The nodes that may be taken: names, or a bool for each row of ``Fleet.set_node``; None for all.
 
     Returns:
-        GPUs of each pod, and the gangs by level; none where there are no nodes.
+        The number of GPUs of each pod, and the largest gang of each level; no gangs if there are no nodes.
     """
     gpus = min(most, max((group.tables.size for group in fleet.groups), default=0))
     if not gpus:
@@ -191,7 +209,11 @@ def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) 
 
 
 def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:
-    """Return the largest gang that some network domain has capacity for, of nodes that were looked up already."""
+    """Return the largest gang that one network domain of a level can hold.
+
+    A level is, for example, a rack. ``nodes`` are the nodes that its pods may use, with the number of pods that each
+    can hold.
+    """
     domain = nodes.name_rank if level == NODE else fleet.sites.domains(level)[nodes.site]
     at = np.flatnonzero((domain >= 0) & (nodes.capacity > 0))
     if not len(at):

@@ -1,4 +1,8 @@
-"""The fleet: a cluster's nodes as arrays, one group for each kind of machine, ranked for a pod by table look-ups."""
+"""The fleet: a cluster's nodes as arrays, one group for each kind of machine.
+
+The controller uses it to rank nodes for a pod. The figures of all sets of GPUs are computed before, so ranking only
+looks them up.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +34,12 @@ Eligible = Collection[str] | Bools
 class Fleet:
     """The cluster's nodes with their machines and free GPUs.
 
-    Per node 14 bytes of mask, row and location, and its name; of machines one is kept for all nodes of a kind, without
-    uuids. ``rank`` looks at each node once, in a count of the free masks that occur; what follows depends on the number
-    of different masks, not of nodes.
+    A node takes 14 bytes and its name. All nodes of one kind share one ``Machine`` object, whose GPUs have no uuids.
+    Many nodes have the same free GPUs. ``rank`` reads each node once, to count the different masks of free GPUs. The
+    cost of all later steps depends on the number of different masks, not on the number of nodes.
 
     Attributes:
-        sites: The locations of the nodes.
+        sites: The locations of the nodes in the network, by number.
     """
 
     def __init__(self) -> None:
@@ -53,26 +57,40 @@ class Fleet:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Return the network levels of the fleet by name, nearest first: ``fabric``, ``leaf``, ``spine``, ``zone``."""
+        """Return the names of the fleet's network levels, nearest first: ``fabric``, ``leaf``, ``spine``, ``zone``."""
         return self.sites.levels
 
     @property
     def groups(self) -> Collection[NodeGroup]:
-        """Return the node groups of the fleet: all its nodes by kind of machine."""
+        """Return the node groups of the fleet.
+
+        A group has all nodes with the same kind of machine.
+        """
         return self._groups.values()
 
     def _at(self, name: str) -> tuple[NodeGroup, int]:
-        """The group and the slot of a node; KeyError for an unknown node."""
+        """Return a node's group (nodes of one kind), and its index in the group's arrays.
+
+        Raises:
+            KeyError: The node is unknown.
+        """
         number, slot = self._slots[name]
         return self._groups[number], slot
 
     def _unshare(self) -> None:
-        """Have indices of its own before nodes come or go: copies keep those that they were made with."""
+        """Copy the lists of nodes and groups that this fleet shares with its copies.
+
+        It is called before a node or group is added or removed. The copies of the fleet keep the old lists.
+        """
         if self._is_shared:
             self._numbers, self._slots, self._is_shared = dict(self._numbers), dict(self._slots), False
 
     def free(self, name: str) -> frozenset[int]:
-        """Return the free GPUs of a node of the fleet, by the machine's own numbers; KeyError for an unknown node."""
+        """Return the free GPUs of a node of the fleet, by the machine's own numbers.
+
+        Raises:
+            KeyError: The node is unknown.
+        """
         group, slot = self._at(name)
         return frozenset(numbers(group.machine, positions_of(group.free(slot))))
 
@@ -83,8 +101,8 @@ class Fleet:
             name: The node's name.
             machine: Its machine.
             free: The machine's own numbers of its free GPUs.
-            row: The caller's number of the node, from 0: its position in the arrays that ``rank`` gets. None keeps the
-                row of an existing node.
+            row: The index of the node in the arrays that the caller passes to ``rank`` and others, from 0. None keeps
+                the row of an existing node.
 
         Raises:
             MachineTooLargeError: More than 16 GPUs.
@@ -106,7 +124,10 @@ class Fleet:
             group.set_row(slot, row)
 
     def _group(self, machine: Machine, rules: Rules) -> NodeGroup:
-        """The group of nodes with such a machine, whose GPUs are shared by these rules."""
+        """Return the node group for this kind of machine and these rules for shares.
+
+        ``rules`` say how large the shares of each GPU may be (``ShareRule``). If there is no such group, make one.
+        """
         key = group_key(machine, rules)
         if key not in self._numbers:
             self._unshare()
@@ -116,9 +137,10 @@ class Fleet:
         return self._groups[self._numbers[key]]
 
     def _put(self, name: str, group: NodeGroup) -> None:
-        """Put a node into a group, and keep its offer and its fractions.
+        """Put a node into a group; remove it from its former group.
 
-        Only what concerns GPUs that the machine still has is kept.
+        A GPU that the new group's machine also has keeps its fractions in use. It also keeps the setting which
+        fractions may be used (``Offer``).
         """
         row, site, offer = NO_ROW, 0, WHOLE
         fractions_by_gpu: dict[int, Sequence[Part]] = {}
@@ -147,9 +169,10 @@ class Fleet:
         group.set_parts(slot, kept_fractions)
 
     def set_free(self, name: str, free: Collection[int]) -> None:
-        """Update the free GPUs of a node of the fleet; KeyError for an unknown node.
+        """Update the free GPUs of a node of the fleet.
 
         Raises:
+            KeyError: The node is unknown.
             UnknownGpuError: ``free`` names a GPU that the machine does not have.
         """
         group, slot = self._at(name)
@@ -161,7 +184,10 @@ class Fleet:
         group.set_free(slot, mask)
 
     def copied(self, names: Collection[str]) -> Fleet:
-        """Return a copy of the fleet in which only these nodes may be changed, for simulations."""
+        """Return a copy of the fleet, for simulations.
+
+        Only the nodes in ``names`` may be changed in the copy. Other nodes can be shared with this fleet.
+        """
         new = Fleet()
         changed = {self._slots[name][0] for name in names}
         new._groups = self._groups | {number: self._groups[number].copied() for number in changed}
@@ -172,9 +198,12 @@ class Fleet:
         return new
 
     def narrowed(self, among: Mapping[str, Set[int]]) -> Fleet:
-        """Return a copy of the fleet in which these nodes offer no other GPUs than those of these numbers.
+        """Return a copy of the fleet in which some nodes offer fewer GPUs.
 
-        KeyError for a number that a node does not have; unknown nodes are passed over.
+        ``among`` has by node the numbers of the GPUs that it still offers. Unknown nodes are ignored.
+
+        Raises:
+            KeyError: A node does not have one of its GPU numbers.
         """
         new = self.copied(among.keys() & self._slots.keys())
         for name in among.keys() & self._slots.keys():
@@ -183,29 +212,40 @@ class Fleet:
         return new
 
     def set_levels(self, levels: Sequence[str], gbps_of: Mapping[str, float] | None = None) -> None:
-        """Set the fleet's network levels; the locations of its nodes are unknown until they are set again.
+        """Set the names and bandwidths of the fleet's network levels.
+
+        The locations of all nodes become unknown and must be set again.
 
         Args:
-            levels: Their names, nearest first, without ``node`` and ``cluster``.
-            gbps_of: What levels, and ``cluster``, carry for each node, one direction, GB/s, where that is known. Of the
-                narrowest level that is what its NICs have; of wider ones nothing is promised without.
+            levels: The names of the levels, nearest first, without ``node`` and ``cluster``.
+            gbps_of: By level (also ``cluster``), the network bandwidth of each node for traffic within that level, one
+                direction, GB/s. If the narrowest level has no entry, its bandwidth is that of the node's NICs. If a
+                wider level has no entry, its bandwidth is unknown.
         """
         self.sites = Sites(levels, gbps_of)
         for group in self.groups:
             group.sites()[:] = 0
 
     def set_location(self, name: str, location: Location) -> None:
-        """Set where a node of the fleet stands in the network, for gangs; KeyError for an unknown node."""
+        """Set where a node is in the network, such as its rack. Gangs need this.
+
+        Raises:
+            KeyError: The node is unknown.
+        """
         group, slot = self._at(name)
         group.set_site(slot, self.sites.number(location))
 
     def location(self, name: str) -> Location:
-        """Return where a node of the fleet stands in the network; KeyError for an unknown node."""
+        """Return where a node of the fleet is in the network, such as its rack.
+
+        Raises:
+            KeyError: The node is unknown.
+        """
         group, slot = self._at(name)
         return self.sites.locations[int(group.sites()[slot])]
 
     def remove(self, name: str) -> None:
-        """Remove a node from the fleet; an unknown one is no error."""
+        """Remove the node with this name from the fleet; do nothing if it is unknown."""
         if name not in self._slots:
             return
         self._unshare()
@@ -220,10 +260,11 @@ class Fleet:
         self._name_ranks = {}
 
     def set_offer(self, name: str, offer: Offer) -> None:
-        """Set which GPUs of a node of the fleet may be had in parts; KeyError for an unknown node.
+        """Set which GPUs of a node of the fleet can be used as fractions (shares or MIG slices).
 
         Raises:
-            UnknownGpuError: It names a GPU that the machine does not have.
+            KeyError: The node is unknown.
+            UnknownGpuError: The offer names a GPU that the machine does not have.
         """
         group, slot = self._at(name)
         theirs = {number for number, _ in offer.tenants}
@@ -238,12 +279,13 @@ class Fleet:
         group.set_offer(slot, offer)
 
     def set_parts(self, name: str, parts: Mapping[int, Sequence[Part]]) -> None:
-        """Set which parts are on the GPUs of a node of the fleet; KeyError for an unknown node.
+        """Set the fractions (shares or MIG slices) that are in use on the GPUs of a node of the fleet.
 
-        A GPU with a part on it is not free for whole requests, whatever ``set_free`` says of it.
+        A GPU with a fraction is not free for requests for whole GPUs, even if ``set_free`` lists it.
 
         Raises:
-            UnknownGpuError: It names a GPU that the machine does not have.
+            KeyError: The node is unknown.
+            UnknownGpuError: ``parts`` names a GPU that the machine does not have.
         """
         group, slot = self._at(name)
         if parts:
@@ -277,19 +319,23 @@ class Fleet:
     ) -> list[Choice] | list[PartChoice]:
         """Return the best nodes of the fleet for a request, each with its best GPU set, best first.
 
-        Nodes are ordered by the fallback level that they reach, then by whether they reach it without GPUs that can be
-        shared or split by MIG, then by predicted bandwidth, then by the request's strategy, then by name.
-        ``node_order`` describes the strategies, ``part_nodes`` describes fractions of GPUs.
+        Nodes are ordered by these criteria:
+
+        1. the fallback level that they reach
+        2. whether they reach it without GPUs that can be shared or split by MIG
+        3. predicted bandwidth
+        4. the request's strategy (``node_order``; for fractions ``part_nodes``)
+        5. name
 
         Args:
             request: The GPUs that a pod requests.
             eligible: The nodes that may be taken, None for all. Either names, of which unknown ones are ignored, or an
-                array of bool by the rows that ``set_node`` was given. A node beyond the array's end, or without a row,
-                is not eligible.
-            limit: Most choices to return.
-            explain: Whether a refusal's message also names the nearest thing that is possible. Without it a refusal
-                costs no more than an answer, and its message does not change with what is free.
-            tenant: The number of the tenant that requests fractions; 0 for a tenant that has none anywhere.
+                array of bool with one entry for each row that ``set_node`` was given. A node beyond the array's end, or
+                without a row, is not eligible.
+            limit: The largest number of choices to return.
+            explain: Whether a refusal's message also names the nearest thing that is possible. If not, a refusal is as
+                cheap as an answer, and its message does not change when GPUs are allocated or released.
+            tenant: The number of the tenant that requests fractions; 0 for a tenant that has no fractions anywhere.
 
         Raises:
             NoPlaceError: No node has a fitting set.
@@ -327,19 +373,21 @@ class Fleet:
 
     @property
     def has_parts(self) -> bool:
-        """Return whether some node of the fleet offers GPUs in parts."""
+        """Return whether some node of the fleet offers GPUs as fractions (shares or MIG slices)."""
         all_rooms = (group.rooms for group in self.groups if group.rooms is not None)
         return any(rooms.offered(sliced=False) or rooms.offered(sliced=True) for rooms in all_rooms)
 
     def candidates(
         self, request: Whole, eligible: Eligible | None = None, *, is_spared: bool = False
     ) -> list[Candidates]:
-        """Return the fleet's candidate nodes for a request, by kind, with the masks that it could use of them.
+        """Return the nodes that a request may be placed on, and the free GPUs that it can use there.
+
+        The list has one entry for each kind of machine.
 
         Args:
-            request: What is wanted.
-            eligible: The nodes, as of ``rank``.
-            is_spared: Whether GPUs that may be had in parts are left out.
+            request: The GPUs that a pod requests.
+            eligible: The nodes that may be taken: names, or a bool for each row (a node's index); None for all.
+            is_spared: Whether GPUs that can be used as fractions are left out.
         """
         candidates = [
             Candidates(group, request=request, eligible=slots, free=group.spared_masks() if is_spared else None)
@@ -348,7 +396,11 @@ class Fleet:
         return [each for each in candidates if len(each.masks)]
 
     def _nodes(self, eligible: Eligible | None) -> dict[NodeGroup, Bools | None]:
-        """The nodes that may be taken, by kind, as an array of bool by slot; None for all of a kind."""
+        """Return for each group of nodes which of them may be taken, as bools.
+
+        There is one bool for each slot (index of a node in its group); None if all nodes of the group may be taken.
+        ``eligible`` are the nodes that may be taken: names, or a bool for each row of the caller's arrays.
+        """
         if eligible is None:
             return dict.fromkeys(self.groups)
         if isinstance(eligible, np.ndarray):
@@ -356,25 +408,41 @@ class Fleet:
         return self._named_ones(eligible)
 
     def name_ranks(self, candidates: list[Candidates], slots: list[Ints]) -> Ints:
-        """Return the rank of each node's name in the fleet, for the slots of each group in turn: (nodes,), int64."""
+        """Return the rank of each node's name: its place in the sorted names. (nodes,), int64.
+
+        Searches for gangs order nodes by the rank, so that they need not compare names.
+
+        Args:
+            candidates: Candidate nodes, one entry for each group.
+            slots: For each of these groups, the slots of the nodes. The result lists the nodes group after group.
+        """
         ranks = self._ranks()
         name_ranks = [ranks[each.group.number][own_slots] for each, own_slots in zip(candidates, slots, strict=True)]
         return np.concatenate([*name_ranks, np.zeros(0, dtype=np.int64)])
 
     def name_rank(self, name: str) -> int | None:
-        """Return the rank of a node's name in the fleet; None for an unknown node."""
+        """Return the position of a node's name in the sorted names of the fleet.
+
+        The result is None for an unknown node.
+        """
         at = self._slots.get(name)
         return None if at is None else int(self._ranks()[at[0]][at[1]])
 
     def sites_by_name(self) -> Ints:
-        """Return the number of each node's location, in the order of names in the fleet: (nodes,), int64."""
+        """Return the number of each node's location in the network: (nodes,), int64.
+
+        The nodes are in the order of their names.
+        """
         numbers = np.zeros(len(self._slots), dtype=np.int64)
         for number, ranks in self._ranks().items():
             numbers[ranks] = self._groups[number].sites()
         return numbers
 
     def _ranks(self) -> dict[int, Ints]:
-        """By the group's number where the name of each slot's node stands among all names."""
+        """Return the rank of each node's name: its place in the sorted names of the fleet.
+
+        The key is the number of the node's group, the index in the array is the node's slot.
+        """
         if not self._name_ranks:
             order = {name: at for at, name in enumerate(sorted(self._slots))}
             self._name_ranks |= {

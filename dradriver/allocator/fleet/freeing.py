@@ -1,7 +1,8 @@
-"""Which of those that hold GPUs would have to go elsewhere, so that a node has a free set of a size, and at what cost.
+"""Finds the workloads that must leave a node so that it gets a free set.
 
-A way is the fewest that are needed: without one of them the set would not be free. All ways come in the order of what
-is lost by them, so that the first one whose units find places elsewhere is the cheapest there is.
+``gputopo`` calls it to find workloads to move. A *way* is a smallest possible set of workloads: if one of them stayed,
+the set of GPUs would not be free. Ways are sorted by cost. So the caller can take the first way whose workloads find
+places elsewhere.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ U = TypeVar("U", bound=Hashable)
 
 
 class Node(NamedTuple, Generic[U]):
-    """One node.
+    """One node with its free GPUs and the workloads that can move.
 
     Attributes:
-        name: Its name.
-        tables: The tables of its machine.
-        free: The mask of its free GPUs.
-        whole: That of all that are handed out whole: what its best set is measured by.
-        held: The masks of those that hold some and may go, each alone on its GPUs.
+        name: The node's name.
+        tables: The bandwidth and other figures of all sets of its machine's GPUs.
+        free: The bit mask of its free GPUs.
+        whole: The bit mask of the GPUs that can be used as whole GPUs, free or not. The best set of the node is looked
+            for among these.
+        held: By workload that can move, the bit mask of the GPUs that only this workload uses.
     """
 
     name: str
@@ -37,13 +39,13 @@ class Node(NamedTuple, Generic[U]):
 
 
 class Way(NamedTuple, Generic[U]):
-    """Units that would have to go, for a set of one node.
+    """The workloads that would have to leave, so that one node gets a free set.
 
     Attributes:
-        lost: What is lost by it: of all units together.
+        lost: The total cost if these workloads leave.
         node: The node.
-        units: The units, in the node's order.
-        gpus: The mask of the set that is free then.
+        units: The workloads, in the node's order.
+        gpus: The bit mask of the set that becomes free.
     """
 
     lost: float
@@ -53,15 +55,15 @@ class Way(NamedTuple, Generic[U]):
 
 
 def ways(nodes: Iterable[Node[U]], lost: Mapping[U, float], size: int) -> list[Way[U]]:
-    """Return the ways of freeing one more set of so many GPUs on a node by moving workloads, the cheapest first.
+    """Return the ways to free one more set of ``size`` GPUs, cheapest first.
 
-    It is as good a set as the node has of that size: a worse one is no set that anybody asks for. Nodes that have a
-    free one already have none.
+    A way is the workloads that have to move. The freed set is as good as the best set of that size on the node: pods
+    would not want a worse one. Nodes that already have a free set of that quality are left out.
 
     Args:
         nodes: The nodes.
-        lost: What is lost when each unit goes; it goes from all its nodes.
-        size: GPUs of a set.
+        lost: The cost of moving each workload away from all its nodes.
+        size: The number of GPUs of the set.
     """
     found: list[Way[U]] = []
     for node in nodes:
@@ -102,7 +104,17 @@ def _together(masks: Sequence[int], some: int) -> int:
 
 
 def good_set(tables: Tables, free: int, whole: int, size: int) -> int | None:
-    """Return the free set of a size that needs no freeing: as good as the machine's best; None if there is none."""
+    """Return a free set of ``size`` GPUs as good as the machine's best one.
+
+    The result is a bit mask; None if there is no such set.
+
+    Args:
+        tables: The bandwidth and other figures of all sets of the machine's GPUs.
+        free: The bit mask of its free GPUs.
+        whole: The bit mask of the GPUs that can be used as whole GPUs, free or not. The best set is looked for among
+            these.
+        size: The number of GPUs of the set.
+    """
     best, chosen = best_set(tables, whole, gpus=size), best_set(tables, free, gpus=size)
     if best is None or chosen is None or tables.busbw[chosen] < tables.busbw[best] - _SLACK:
         return None

@@ -1,6 +1,7 @@
-"""The choice of a gang, made from the plans of its roles: which pod gets which place, and how near these are.
+"""Makes a gang's choice from the plans of its roles: a place for each pod.
 
-``gang_placement`` calls this module with what its search has found.
+A place is a node and GPUs. The choice also says how near the places are. ``gang_placement`` calls this module with the
+plans that its search has found.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dradriver.topology.vendors import VENDORS
 
 
 def gang_choice(fleet: Fleet, request: GangRequest, plans: RolePlans, kept: Mapping[int, Choice]) -> GangChoice:
-    """Return the gang's choice: the places of its pods, in the order of their indices.
+    """Return the gang's choice: the node and GPUs of each pod, by the pods' indices.
 
     Args:
         fleet: The cluster.
@@ -74,7 +75,10 @@ def gang_choice(fleet: Fleet, request: GangRequest, plans: RolePlans, kept: Mapp
 
 
 def _reach(fleet: Fleet, ranks: Ints) -> str:
-    """Return the narrowest level of the network that holds all of these nodes."""
+    """Return the narrowest network level at which all of these nodes are in one domain.
+
+    ``ranks`` are the nodes, as positions of their names in the sorted names of the fleet.
+    """
     if len(ranks) < 2:
         return NODE
     sites = fleet.sites_by_name()[ranks]
@@ -83,7 +87,11 @@ def _reach(fleet: Fleet, ranks: Ints) -> str:
 
 
 def _in_order(fleet: Fleet, ranks: Ints) -> Ints:
-    """Return indices that sort nodes by their domains, of the widest level first, so that each domain is left once."""
+    """Return indices that sort nodes by their network domains, the domains of the widest level first.
+
+    So the nodes of each domain are next to each other. ``ranks`` are the nodes, as positions of their names in the
+    sorted names of the fleet.
+    """
     sites = fleet.sites_by_name()[ranks]
     return np.lexsort((ranks, *(fleet.sites.domains(level)[sites] for level in fleet.levels)))
 
@@ -91,7 +99,17 @@ def _in_order(fleet: Fleet, ranks: Ints) -> Ints:
 def _matched(
     fleet: Fleet, places: Sequence[Choice], indices: Sequence[int], kept: Mapping[int, Choice]
 ) -> dict[int, Choice]:
-    """Return which member gets which place: in order, or near the placed member that is next by index."""
+    """Return which place (node and GPUs) each member of a gang gets, by index.
+
+    If no member has a place yet, the places are given in order. Else each member gets the remaining place that is
+    nearest to its neighbour: the placed member with the nearest index.
+
+    Args:
+        fleet: The cluster.
+        places: The places to give.
+        indices: The indices of the members without a place.
+        kept: By index, the members that have a place already.
+    """
     if not kept:
         return dict(zip(indices, places, strict=True))
     matched, kept_indices = {}, sorted(kept)
@@ -107,7 +125,12 @@ def _matched(
 
 
 def _steps(fleet: Fleet, node: str, ranks: Ints) -> Ints:
-    """Return how far a node is from others: the number in ``all_levels`` of the narrowest level that they share."""
+    """Return the network distance from a node to each of other nodes.
+
+    A distance is the number of the narrowest level at which both nodes are in one domain: 0 for the same node, then one
+    more for each wider level. ``ranks`` are the other nodes, as positions of their names in the sorted names of the
+    fleet.
+    """
     all_levels = fleet.sites.all_levels
     steps = np.full(len(ranks), len(all_levels))
     if (rank := fleet.name_rank(node)) is None:
@@ -122,7 +145,16 @@ def _steps(fleet: Fleet, node: str, ranks: Ints) -> Ints:
 
 
 def _slowest(fleet: Fleet, pods: Sequence[Choice], sites: Ints, reach: str) -> float:
-    """Return the least bandwidth, GB/s: of the pods, and of the network if the NICs of all nodes are known."""
+    """Return the lowest predicted bandwidth of all pods and of the network between them, GB/s.
+
+    The network counts only if the NICs of all nodes are known.
+
+    Args:
+        fleet: The cluster.
+        pods: The choices of the gang's pods.
+        sites: The location numbers of the nodes, without nodes that the fleet does not know.
+        reach: The narrowest network level with one domain that contains all nodes.
+    """
     several = [pod.busbw_gbps for pod in pods if len(pod.gpus) > 1]  # one GPU alone has no bandwidth to be slow
     known = reach != NODE and len(sites) == len({pod.node for pod in pods})
     network = float(fleet.sites.most_gbps(reach)[sites].min()) if known else 0.0
@@ -130,11 +162,20 @@ def _slowest(fleet: Fleet, pods: Sequence[Choice], sites: Ints, reach: str) -> f
 
 
 def indices_of(members: Sequence[Role]) -> list[range]:
-    """Return the indices of each role's pods in a gang's choice."""
+    """Return for each role of a gang the indices of its pods.
+
+    ``members`` are the roles in their order; the indices of a role follow those of the role before.
+    """
     ends = np.cumsum([role.pods for role in members]).tolist()
     return [range(end - role.pods, end) for end, role in zip(ends, members, strict=True)]
 
 
 def choice_of(nodes: GangNodes, at: int, mask: int) -> Choice:
-    """Return the choice of a gang's pod: these positions of the node at this place of the table."""
+    """Return the choice for one pod of a gang: its node and its GPUs.
+
+    Args:
+        nodes: The nodes that the pods of one role may use.
+        at: The index of the pod's node in ``nodes``.
+        mask: The bit mask of the pod's GPUs.
+    """
     return msgspec.structs.replace(nodes.group(at).describe(mask, nodes.request), node=nodes.name(at))

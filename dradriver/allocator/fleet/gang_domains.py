@@ -1,4 +1,7 @@
-"""Which network domain a gang's pods go to: of all domains of a level at once."""
+"""Chooses a network domain, such as a rack, for a gang's pods. ``role_plan`` calls it.
+
+All domains of a network level are compared at once, with numpy.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ _ITEM_BITS = 20  # of a key, for the size of an item; it is never more than the 
 
 
 class Demand(NamedTuple):
-    """What the pods of one role require of their nodes.
+    """The requirements of one role's pods for their nodes.
 
     Attributes:
-        pods: How many there are.
-        least_pods_per_node: Fewest on a node that has none of the gang yet.
-        most_nodes: Most nodes that have none of the gang yet.
-        is_spread: Whether as many nodes as possible are taken, not as few.
+        pods: The number of pods.
+        least_pods_per_node: The fewest pods on a node that has no pods of the gang yet.
+        most_nodes: How many nodes without pods of the gang may be used at most.
+        is_spread: Whether the pods use as many nodes as possible. If not, they use as few as possible.
     """
 
     pods: int
@@ -31,11 +34,11 @@ class Demand(NamedTuple):
 
 
 class Domain(NamedTuple):
-    """The best domain.
+    """The best network domain for a role's pods.
 
     Attributes:
-        at: Nodes of it that can be used: places in ``GangNodes``.
-        number: How many of them are taken, not counting nodes that have pods of the gang already.
+        at: The usable nodes of the domain, as indices into ``GangNodes`` (all usable nodes).
+        number: How many nodes without pods of the gang are used.
     """
 
     at: Ints
@@ -43,23 +46,24 @@ class Domain(NamedTuple):
 
 
 def fewest(owner: Ints, size: Ints, needed: int, uncounted: Bools | None = None) -> tuple[Ints, Ints, Ints]:
-    """Return for each owner (a domain) how many of its largest items (nodes) add up to at least ``needed``.
+    """Return for each owner how many of its largest items add up to at least ``needed``.
 
     For example, an owner is a network domain, its items are its nodes, and the size of a node is how many pods it
     holds.
 
     1. Leave out the owners whose items do not suffice.
-    2. Sort the items: owner after owner, of each owner the largest first.
+    2. Sort the items by owner, and the items of each owner by size, the largest first.
     3. For each owner find the first item at which the running sum reaches ``needed``.
 
     Args:
-        owner: (n,), the owner of each item.
-        size: (n,), the size of each item.
+        owner: (items,), the number of the owner of each item.
+        size: (items,), the size of each item.
         needed: The sum that the items must reach.
-        uncounted: (n,), bool, items that are taken first and not counted; None for none.
+        uncounted: (items,), bool, items that are taken first and not counted; None for none.
 
     Returns:
-        Three arrays: the owners, ascending; for each the number of items; for each the size of all of its items.
+        Three arrays: the owners, ascending; for each owner the number of items; for each owner the size of all its
+        items.
     """
     if not len(owner):
         return owner, owner, owner
@@ -89,14 +93,14 @@ def fewest(owner: Ints, size: Ints, needed: int, uncounted: Bools | None = None)
 
 
 class _Fitting(NamedTuple):
-    """The domains that hold all pods on as many nodes as is best.
+    """The network domains that can hold all pods on the best possible number of nodes.
 
     Attributes:
-        at: (n,), all nodes that can be used.
-        owner: (n,), the domain of each.
-        owners: (d,), the domains that hold all, ascending.
-        total: (d,), pods that each has room for.
-        number: How many nodes are taken.
+        at: (nodes,), all usable nodes, as indices into ``GangNodes``.
+        owner: (nodes,), the domain of each of these nodes.
+        owners: (domains,), the domains that can hold all pods, ascending.
+        total: (domains,), how many pods each of these domains can hold.
+        number: How many nodes are used.
     """
 
     at: Ints
@@ -107,26 +111,39 @@ class _Fitting(NamedTuple):
 
 
 def nodes_needed(nodes: GangNodes, domain: Ints, demand: Demand, has_pods: Bools | None = None) -> int | None:
-    """Return how many nodes of a network domain the gang takes in ``best``; None if no domain holds all pods."""
+    """Return how many nodes a gang's pods use in the best network domain.
+
+    The result is None if no domain holds all pods. Nodes that have pods of the gang already are not counted. ``domain``
+    is the domain of each node, ``demand`` the requirements of the pods. ``has_pods`` says which nodes have pods of the
+    gang already.
+    """
     found = _fitting(nodes, domain, demand, has_pods)
     return None if found is None else found.number
 
 
 def best(nodes: GangNodes, domain: Ints, demand: Demand, *, inner: Ints | None = None, has_pods: Bools | None = None
          ) -> Domain | None:  # fmt: skip
-    """Return the network domain that is best for the gang's pods; None if no domain holds them all.
+    """Return the network domain that is best for the gang's pods.
 
-    In this order: the fewest nodes (``spread``: the most); equal counts on them; the same positions of machines of one
-    kind; the fewest domains of the next level, and these of equal size; the least room, so that large domains stay
-    whole; the first by name. Worked example: 32 whole nodes of a spine with leaves of 18 and 14 free nodes, or of one
-    with 16 and 16: two leaves either way, and the second is taken.
+    The result is None if no domain holds them all. The criteria in their order:
+
+    1. the fewest nodes (with ``spread``: the most)
+    2. the same number of pods on all nodes
+    3. the same GPU positions on machines of one kind
+    4. the fewest domains of the next narrower level, and then equal numbers of nodes in these domains
+    5. the smallest domain, so that large domains stay whole
+    6. the first domain by name
+
+    Worked example: a gang needs 32 whole nodes. One spine has leaves with 18 and 14 free nodes, another spine has
+    leaves with 16 and 16. Both need two leaves, and the second spine is taken.
 
     Args:
         nodes: The nodes.
         domain: (nodes,), the domain of each; -1 for none.
-        demand: What is wanted.
-        inner: (nodes,), its domain of the next narrower level, every node in one; None where there is none.
-        has_pods: (nodes,), whether it has pods of the gang already.
+        demand: The requirements of the pods.
+        inner: (nodes,), the domain of each node in the next narrower level, in which every node has a domain; None if
+            there is no narrower level.
+        has_pods: (nodes,), whether a node has pods of the gang already.
     """
     found = _fitting(nodes, domain, demand, has_pods)
     if found is None:
@@ -158,7 +175,11 @@ def _fitting(nodes: GangNodes, domain: Ints, demand: Demand, has_pods: Bools | N
 
 
 def _nearest(nodes: GangNodes, found: _Fitting, demand: Demand, inner: Ints | None) -> int:
-    """Return the best of the domains that need equally many nodes."""
+    """Return the number of the best of several domains that need equally many nodes.
+
+    ``found`` has these domains, ``demand`` the requirements of the pods. ``inner`` is the domain of each node in the
+    next narrower level; None if there is none.
+    """
     owners, number, size = found.owners, found.number, int(found.owners[-1]) + 1
     among = np.zeros(size, dtype=np.bool_)
     among[owners] = True
@@ -186,7 +207,21 @@ def _nearest(nodes: GangNodes, found: _Fitting, demand: Demand, inner: Ints | No
 def _on_rails(
     nodes: GangNodes, at: Ints, owner: Ints, inner: Ints | None, *, number: int, count: int, size: int
 ) -> tuple[Bools, Ints, Ints]:
-    """Whether a domain has no nodes with the same positions free; and as ``_pieces``, of those that have."""
+    """Return three arrays by domain: how well its nodes can use equal GPU positions.
+
+    The first is False if some GPU positions are free on enough of the domain's nodes, so that all pods can use them;
+    else True. The others are the numbers of ``_pieces``, for the nodes on which these positions are free. Without such
+    positions they are for all nodes.
+
+    Args:
+        nodes: The table of nodes.
+        at: The usable nodes, as indices into ``nodes``.
+        owner: The domain of each of these nodes.
+        inner: The domain of each node of the table in the next narrower level; None if there is none.
+        number: How many nodes are used.
+        count: The number of pods on each of them.
+        size: The number of domains.
+    """
     apart = np.ones(size, dtype=np.bool_)
     pieces, smallest = _pieces(owner, None if inner is None else inner[at], number, size)
     every = gang_rails.patterns(nodes, at, number=number, count=count)
@@ -203,7 +238,12 @@ def _on_rails(
 
 
 def _pieces(owner: Ints, inner: Ints | None, number: int, size: int) -> tuple[Ints, Ints]:
-    """Per domain the fewest inner ones that have so many nodes, and how many nodes the smallest of these can get."""
+    """Return for each domain how many narrower domains ``number`` of its nodes need.
+
+    As few narrower domains as possible are used. They share the nodes as evenly as they can. The second array says how
+    many nodes the narrower domain with the smallest share gives. ``owner`` and ``inner`` are the domain and the
+    narrower domain of each node; ``size`` is the number of domains.
+    """
     if inner is None:
         return np.ones(size, dtype=np.int64), np.full(size, number, dtype=np.int64)
     pairs, counts = np.unique(owner << 32 | inner, return_counts=True)

@@ -1,7 +1,7 @@
-"""The effort of one try to place a gang: how much work its searches may cost. The searches of ``place_gang`` count it.
+"""The effort of one try to place a gang: a limit on the work of its searches. The searches of ``place_gang`` use it.
 
-Work is counted in evaluations of nodes, never in seconds: the same cluster and the same gang give the same answer on
-every machine, however busy it is.
+Work is counted in evaluations of nodes, never in seconds. So the same cluster and the same gang give the same answer on
+every machine, even on a busy one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ ROLE_CALLS: Final = 70  # calls of numpy to place one role in one part of the ne
 
 
 class Effort:
-    """How many evaluations of nodes are left.
+    """How much work the searches for a gang's places may still do.
+
+    Work is counted in evaluations of single nodes.
 
     Attributes:
-        gave_up: Whether something was not looked at because of its cost.
+        gave_up: Whether a search has skipped a possibility because it would have cost too much.
     """
 
     def __init__(self, evaluations: int = MOST_EVALUATIONS) -> None:
@@ -28,21 +30,27 @@ class Effort:
 
     @property
     def left(self) -> int:
-        """Return how many evaluations the effort of a gang's search still allows; negative if more was spent."""
+        """Return how many evaluations of nodes the searches for a gang may still spend.
+
+        The number is negative if they spent too many.
+        """
         return self._left if self._whole is None else min(self._left, self._whole.left)
 
     @property
     def spent(self) -> int:
-        """Return how many evaluations the search of a gang has cost."""
+        """Return how many evaluations of nodes the searches for a gang have spent so far."""
         return self._most - self._left
 
     @property
     def is_spent(self) -> bool:
-        """Return whether the effort of a gang's search is used up: the rest of the search takes one way only."""
+        """Return whether no evaluations of nodes are left. The search then becomes greedy."""
         return self.left < 0
 
     def spend(self, evaluations: int) -> bool:
-        """Count evaluations against the effort of a gang's search. Return whether the search may do so many."""
+        """Count evaluations of nodes as spent; return whether some are left.
+
+        The search may continue if some are left.
+        """
         self._left -= evaluations
         if self._whole is not None:
             self._whole.spend(evaluations)
@@ -50,29 +58,31 @@ class Effort:
         return not self.is_spent
 
     def fraction(self, parts: int) -> Effort:
-        """Return one of so many equal fractions of the effort that is left. What it spends is spent here, too.
+        """Return a new effort with the remaining evaluations divided by ``parts``.
 
-        ``gave_up`` of this effort does not change if the fraction gives up: what was not looked at for its cost may be
-        looked at with what is left.
+        Evaluations that the new effort spends are subtracted from this effort, too. If the new effort gives up, this
+        effort's ``gave_up`` does not change: the evaluations that remain here can still be used to try the skipped
+        possibilities.
         """
         made = Effort(self.left // parts)
         made._whole = self
         return made
 
     def for_refusal(self) -> Effort:
-        """Return an effort to find out later why a gang has no place: half as much as is left now.
+        """Return a separate effort, half of what is left, to search for a refusal's reason.
 
-        The refusal is made when it is read. Tries with fewer pods may have spent this effort by then, so what is
-        returned is counted separately.
+        The search starts only when the refusal's message is read. Before that, the caller can spend the present effort
+        on tries with fewer pods. So evaluations that one of the two efforts spends are not subtracted from the other.
         """
         return Effort(self.left // 2)
 
 
 def efforts(tries: int) -> list[Effort]:
-    """Return the search effort of each of several tries to place a gang; the last try avoids no nodes.
+    """Return one limit on the work (effort) for each try to place a gang.
 
-    The last has as much as the only try of a gang would have, whatever the others spent: that it was tried before
-    takes no place from a gang. The others share as much again, so a look costs at most twice what one try costs.
+    All tries but the last avoid some nodes. The last try has the full effort of a single try, so the earlier tries
+    cannot cost the gang its place. The earlier tries share another full effort. So all tries together cost at most
+    twice as much as a single one.
     """
     avoiding = Effort()
     return [*(avoiding.fraction(tries - 1) for _ in range(tries - 1)), Effort()]

@@ -1,4 +1,7 @@
-"""The nodes that a gang's pods may go to, as arrays: what is free on each, how many pods it holds, on which sets."""
+"""The nodes that a gang's pods may be placed on, as arrays.
+
+The arrays have the free GPUs, and how many pods each node can hold. The searches of ``place_gang`` read these arrays.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +26,23 @@ _NO_LIMIT = np.iinfo(np.int64).max
 
 
 class GangNodes(NamedTuple):
-    """The nodes that pods of one role may go to, of all kinds, as arrays of shape (nodes,), int64.
+    """The nodes that pods of one role may be placed on, of all kinds of machines, as a table.
+
+    The first three attributes are about kinds of machines or the role. The others are arrays with one entry for each
+    node, int64.
 
     Attributes:
-        candidates: By kind.
-        criteria: By kind, what each pod's set must be.
+        candidates: By kind of machine, the candidate nodes.
+        criteria: By kind of machine, the properties that each pod's set of GPUs must have.
         request: The pod's request.
-        kind: Number in ``candidates``.
-        slot: Slot there.
-        mask: Usable positions.
-        room: Pods for which there is CPU, memory and whatever else the caller counts.
-        capacity: Pods that find disjoint sets, and this room.
-        site: Number of the location.
-        name_rank: Where the name stands among all of the fleet: the node's number, whatever the request.
-        row: Row in the caller's arrays.
+        kind: The index of the node's kind in ``candidates``.
+        slot: The node's index in its group, the nodes with the same kind of machine.
+        mask: The bit mask of the GPUs that the role can use.
+        room: How many pods the CPU, memory and other counted resources of the node allow.
+        capacity: How many pods the node can hold: each needs its own set of GPUs, and these resources.
+        site: The number of the node's location.
+        name_rank: The position of the node's name in the sorted names of the fleet. It does not depend on the request.
+        row: The node's row in the caller's arrays.
     """
 
     candidates: list[Candidates]
@@ -53,19 +59,26 @@ class GangNodes(NamedTuple):
 
     @property
     def free(self) -> Ints:
-        """Return how many positions of each of the gang's nodes are free for it: (nodes,), int64."""
+        """Return how many free GPUs of each node the role can use: (nodes,), int64."""
         return np.bitwise_count(self.mask).astype(np.int64)
 
     def name(self, at: int) -> str:
-        """Return the name of one of the gang's nodes."""
+        """Return the name of the node at index ``at`` of the table."""
         return self.group(at).names[int(self.slot[at])]
 
     def group(self, at: int) -> NodeGroup:
-        """Return the node group of one of the gang's nodes."""
+        """Return the node group of the node at index ``at`` of the table.
+
+        A group has all nodes with the same kind of machine.
+        """
         return self.candidates[int(self.kind[at])].group
 
     def worths(self) -> Floats:
-        """Return all bandwidths that sets of this size can have on the gang's nodes, ascending."""
+        """Return all predicted bandwidths that sets of the requested size can have, ascending.
+
+        All sets of the nodes' machines count, free or not. If bandwidth cannot be predicted, the strength of the links
+        is used (``Tables.busbw``).
+        """
         gpus = self.request.gpus
         values = [
             np.unique(each.group.tables.busbw[each.group.tables.members(gpus)])
@@ -75,13 +88,17 @@ class GangNodes(NamedTuple):
         return np.unique(np.concatenate(values)) if values else np.zeros(0, dtype=np.float32)
 
     def only(self, at: Ints) -> GangNodes:
-        """Return the same gang nodes restricted to some of them."""
+        """Return a table with only the nodes at the indices ``at``."""
         arrays = self.kind, self.slot, self.mask, self.room, self.capacity, self.site, self.name_rank, self.row
         return GangNodes(self.candidates, self.criteria, self.request, *(array[at] for array in arrays))
 
     def changed(self, *, criteria: list[Criteria] | None = None, mask: Ints | None = None, room: Ints | None = None
                 ) -> GangNodes:  # fmt: skip
-        """Return the gang's nodes with other criteria, other usable positions or another room."""
+        """Return the table of nodes with other criteria, usable GPUs or free resources.
+
+        ``mask`` are the usable GPUs of each node, ``room`` is how many pods its CPU, memory and the like allow. What is
+        None stays the same. ``capacity``, the number of pods that each node can hold, is computed again.
+        """
         nodes = self._replace(
             criteria=self.criteria if criteria is None else criteria,
             mask=self.mask if mask is None else mask,
@@ -90,16 +107,20 @@ class GangNodes(NamedTuple):
         return nodes._replace(capacity=np.minimum(_sets(nodes), nodes.room))
 
     def with_worth(self, worth: float) -> GangNodes:
-        """Return the gang's nodes for sets that must have this bandwidth, if it can be predicted."""
+        """Return the table of nodes with a criterion: at least this bandwidth for each set.
+
+        ``worth`` is the predicted bandwidth in GB/s. If bandwidth cannot be predicted, ``worth`` is a strength of links
+        (``Tables.busbw``).
+        """
         return self.changed(criteria=[msgspec.structs.replace(each, min_worth=worth) for each in self.criteria])
 
     def all_free(self) -> GangNodes:
-        """Return the gang's nodes as if all their GPUs, and all else, were free."""
+        """Return the table as if all GPUs and other resources of the nodes were free."""
         suitable = np.array([each.group.suitable(self.request) for each in self.candidates], dtype=np.int64)
         return self.changed(mask=suitable[self.kind], room=np.full(len(self.kind), _NO_LIMIT))
 
     def by_gpus_alone(self) -> GangNodes:
-        """Return the gang's nodes as if nothing but GPUs was short."""
+        """Return the table as if all resources other than GPUs were unlimited."""
         return self if (self.room == _NO_LIMIT).all() else self.changed(room=np.full(len(self.kind), _NO_LIMIT))
 
 
@@ -112,16 +133,16 @@ def node_table(
     amounts: Ints | None = None,
     is_spared: bool = False,
 ) -> GangNodes:
-    """Return the nodes that pods of a gang's role may be placed on, one entry for each node.
+    """Return the table of the nodes that pods of a gang's role may be placed on.
 
-    Requests for GPUs with certain numbers are not supported. Nodes are stored in groups of one kind of machine. A
-    *slot* is a node's index in its group; the arrays of all groups are joined here.
+    Requests for GPUs with certain numbers are not supported. The fleet stores nodes in groups of one kind of machine,
+    with a slot (index) in the group; the table joins all groups.
 
     Args:
         fleet: The cluster.
         role: The role.
         criteria: The properties that each pod's set must have.
-        eligible: The nodes that may be taken, as for ``Fleet.rank``.
+        eligible: The nodes that may be taken: names, or a bool for each row of the caller's arrays; None for all.
         amounts: Free resources other than GPUs, by the nodes' rows: (rows, resources), int64.
         is_spared: Whether GPUs that can be shared or split by MIG are left out.
     """
@@ -153,15 +174,17 @@ def node_table(
 
 
 def pods_with_resources(row: Ints, needs: Sequence[int], amounts: Ints | None) -> Ints:
-    """Return for how many of a gang's pods each node has CPU, memory and the like: (nodes,), int64.
+    """Return how many of a gang's pods each node can hold by CPU, memory and the like: (nodes,), int64.
 
-    ``min over resources of floor(free / need)``; what nothing is needed of does not count, even where less than nothing
-    is left of it. Worked example: 64 CPUs and 110 GiB free, 8 CPUs and 30 GiB for a pod: min(8, 3) = 3.
+    For each resource this is the free amount divided by the need of a pod, rounded down; the smallest result counts. A
+    resource with a need of 0 does not count, even if its free amount is negative. Worked example: 64 CPUs and 110 GiB
+    free, 8 CPUs and 30 GiB for a pod: min(8, 3) = 3.
 
     Args:
-        row: (nodes,), the nodes' rows; those without one, or beyond the array, have nothing free.
-        needs: What a pod needs, by column.
-        amounts: (rows, resources), int64; None where nothing is counted.
+        row: (nodes,), the nodes' rows: their indices in ``amounts``. A node without a row, or with a row beyond the
+            array, has nothing free.
+        needs: The amounts that a pod needs, by column.
+        amounts: (rows, resources), int64; None if only GPUs count.
     """
     pods = np.full(len(row), _NO_LIMIT)
     needed = [(column, need) for column, need in enumerate(needs) if need > 0]
@@ -177,7 +200,7 @@ def pods_with_resources(row: Ints, needs: Sequence[int], amounts: Ints | None) -
 
 
 def _sets(nodes: GangNodes) -> Ints:
-    """Pods that find disjoint sets on each node: (nodes,), int64."""
+    """Return for how many pods each node has sets of GPUs that do not overlap: (nodes,), int64."""
     out = np.zeros(len(nodes.mask), dtype=np.int64)
     for number, (each, criteria) in enumerate(zip(nodes.candidates, nodes.criteria, strict=True)):
         tables, gpus = each.group.tables, nodes.request.gpus
@@ -188,7 +211,17 @@ def _sets(nodes: GangNodes) -> Ints:
 
 
 def disjoint_sets(tables: Tables, free: int, count: int, *, request: Whole, criteria: Criteria) -> list[int]:
-    """Return disjoint sets for ``count`` pods of a gang on one node, the best first, leaving enough for the others."""
+    """Return the sets of GPUs of ``count`` pods of a gang on one node, as bit masks, the best first.
+
+    The sets do not overlap. Each set is chosen so that enough GPUs remain for the sets of the other pods.
+
+    Args:
+        tables: The figures of all sets of the machine's GPUs.
+        free: The bit mask of the GPUs that the pods may use.
+        count: The number of pods.
+        request: The request of each pod.
+        criteria: The properties that each set must have.
+    """
     order = set_order(tables, preference(request), gpus=request.gpus)
     room = pod_capacity(tables, request.gpus, criteria)
     every = tables.members(request.gpus)
@@ -204,7 +237,11 @@ def disjoint_sets(tables: Tables, free: int, count: int, *, request: Whole, crit
 
 
 def pod_capacity(tables: Tables, gpus: int, criteria: Criteria) -> Ints:
-    """Return the most pods with disjoint sets for each free mask on a gang's nodes: shape (2**g,), int64."""
+    """Return how many pods have sets that do not overlap, for each bit mask of free GPUs.
+
+    The shape is (2**g,) for g GPUs, int64. ``gpus`` is the number of GPUs of a pod. ``criteria`` are the properties
+    that each set must have.
+    """
     return tables.row(("pod capacity", gpus, criteria), lambda: _count(tables, gpus, criteria))
 
 

@@ -1,14 +1,24 @@
-"""Placement of gangs: many pods, all or nothing, near each other in the network.
+"""Places gangs: many pods, all or none, near each other in the network.
 
-What decides, in this order: what each pod requires, then the highest rung of its ladder that all pods reach; the
-number of nodes for ``spread``, which wants many; the narrowest part of the network; the number of nodes otherwise,
-which should be few; the bandwidth of the slowest pod; the same number of pods on every node; the same positions
-(*rails*) of nodes of one kind; few and equal parts of the next narrower level of the network; the part of the network
-that is fullest already; on each node what it leaves to others. Of equal pods all but the last two are exact, as long
-as nodes times ways to choose the same positions stay below 131,072 in the domains that are looked at.
+The controller and the CLI call this module. A place is a node with GPUs for one pod. The criteria in their order:
 
-Worked example: 4 pods of 8 GPUs, and two leaves of one spine with 3 free nodes each. No leaf holds all, the spine does:
-two nodes of either leaf, pods 0 and 1 in one of them, 2 and 3 in the other.
+1. the required constraints of each pod
+2. the best fallback level that all pods reach
+3. with ``spread``: the most nodes
+4. the narrowest network domain
+5. without ``spread``: the fewest nodes
+6. the bandwidth of the slowest pod
+7. the same number of pods on every node
+8. the same GPU positions (*rails*) on nodes of one kind
+9. few domains of the next narrower level, with equal numbers of nodes
+10. the network domain that has the least room
+11. the sets of GPUs that remain on each node for later pods
+
+If all pods are equal, all criteria but the last two are exact. That holds while the number of nodes, times the number
+of ways to choose the same positions, stays below 131,072 in the domains that are searched.
+
+Worked example: 4 pods of 8 GPUs, and two leaves of one spine with 3 free nodes each. No leaf can hold all pods, but the
+spine can. The gang gets two nodes of each leaf: pods 0 and 1 in one leaf, 2 and 3 in the other.
 """
 
 from __future__ import annotations
@@ -23,6 +33,7 @@ import numpy as np
 
 from dradriver.allocator.choice import fallback_criteria
 from dradriver.allocator.fleet import gang_refusals
+from dradriver.allocator.fleet.domain_capacity import no_level
 from dradriver.allocator.fleet.fleet import Eligible, Fleet
 from dradriver.allocator.fleet.gang_choice import choice_of, gang_choice, indices_of
 from dradriver.allocator.fleet.gang_effort import CALL, Effort
@@ -36,15 +47,18 @@ from dradriver.topology.network_levels import CLUSTER
 
 
 class Home(Protocol):
-    """GPUs of one node; a ``Choice`` is such."""
+    """The place that a gang's pod had before: some GPUs of one node.
+
+    The pod gets it again if possible. A ``Choice`` can be used as a ``Home``.
+    """
 
     @property
     def node(self) -> str:
-        """Return the node of the place that a gang member had before."""
+        """Return the node on which the gang's pod was before."""
 
     @property
     def gpus(self) -> Collection[int]:
-        """Return the GPU numbers of the place that a gang member had before."""
+        """Return the numbers of the GPUs that the gang's pod had before."""
 
 
 def place_gang(
@@ -63,21 +77,22 @@ def place_gang(
     Args:
         fleet: The cluster.
         request: The gang's request.
-        eligible: The nodes that may be taken, as for ``Fleet.rank``; None for all.
+        eligible: The nodes that may be taken: names, or a bool for each row of the caller's arrays; None for all.
         eligible_by_role: The same for each role, in place of ``eligible``.
         amounts: Free resources other than GPUs: (rows, resources), int64, by the rows that ``Fleet.set_node`` was given
-            and the columns of ``Role.needs``. No node gets more pods than fit. None where nothing is counted.
-        fixed: Members that keep their places, by index. The fleet counts their GPUs as taken, and ``amounts`` the rest
-            of what they use. The others are placed near them. If the fleet does not know a member's node, only its node
-            and its GPUs count: it is near no other node.
+            and the columns of ``Role.needs``. No node gets more pods than fit. None if only GPUs count.
+        fixed: Members that keep their places, by index. The fleet does not count their GPUs as free, and ``amounts``
+            does not count their other resources as free. The other members are placed near them. If the fleet does not
+            know a member's node, only the node's name and GPUs count: it is near no other node.
         home: By index, the former places of members without a place. A member gets its former place on two conditions:
             the GPUs are free and fit the request, and the gang stays within its limits.
-        effort: How much the search may do; None for a new full effort. Calls that get the same effort share it. Once it
-            is spent the plan is greedy: preferences do not count, and in each network level only the domain with the
-            most free GPUs is tried.
+        effort: How much work the search may do; None for a new full effort. Calls with the same object share it. When
+            it is spent, the plan is greedy: preferences do not count, and in each network level only the domain with
+            the most free GPUs is tried.
 
     Raises:
-        NoPlaceError: Not all pods have a place; the message says how many would have one. It is made when it is read.
+        NoPlaceError: Not all pods have a place; the message says how many would have one. The message is computed when
+            it is read.
     """
     _check(fleet, request)
     request = with_fabrics(fleet, request)  # no limit to one NVLink fabric if no node is known to be in one
@@ -131,21 +146,23 @@ def _check(fleet: Fleet, request: GangRequest) -> None:
     for role in request.members:
         check_request(role.pod)
         if role.pods < 1:
-            raise NoPlaceError(f"a gang of {role.pods} pods: ask for at least 1")
+            raise NoPlaceError(f"A gang of {role.pods} pods is not possible. Request at least 1 pod")
         if role.pod.include:
-            raise NoPlaceError("a gang's pods cannot name GPUs that must be in their sets: they are on different nodes")
+            raise NoPlaceError(
+                "Pods of a gang cannot name GPUs that their sets must include: the pods use different nodes"
+            )
     if request.least_pods is not None and request.roles:
-        raise NoPlaceError("a gang whose members differ starts with all of them: give no range of sizes")
+        raise NoPlaceError("A gang whose pods differ starts with all of them. Give one size, not a range")
     if request.near and request.near_required and request.near not in fleet.sites.all_levels:
-        raise NoPlaceError(
-            f"near {request.near}: this cluster's network has the levels {', '.join(fleet.sites.all_levels)}"
-        )
+        raise no_level(fleet, request.near)
 
 
 def _as_large_as_possible(fleet: Fleet, request: GangRequest, required_table: GangNodes) -> GangRequest:
-    """Return the request of an elastic gang for as many pods as the cluster can hold now, if these can start.
+    """Return an elastic gang's request with as many pods as the cluster can hold now.
 
-    If they are too few to start, the request stays as it is.
+    An elastic gang can start with fewer pods than it requests. If the cluster holds too few pods even for that, the
+    request stays unchanged. ``fleet`` is the cluster. ``required_table`` has the nodes that meet the required
+    constraints.
     """
     assert request.least_pods is not None, "only an elastic gang has several sizes"
     widest = request.near if request.near_required else CLUSTER
@@ -156,16 +173,22 @@ def _as_large_as_possible(fleet: Fleet, request: GangRequest, required_table: Ga
 
 
 def _table_cost(nodes: GangNodes) -> int:
-    """Return what building the table of one role costs, in evaluations, as measured."""
+    """Return the cost of finding the nodes for one role, in evaluations of nodes.
+
+    The cost is an estimate from measurements. It is subtracted from the work that the search may do (``Effort``).
+    """
     return 10 * CALL + 50 * len(nodes.kind)
 
 
 def _tables_by_fallback(
     fleet: Fleet, request: GangRequest, by_role: Sequence[Eligible | None], amounts: Ints | None
 ) -> list[list[GangNodes]]:
-    """Return for each fallback level one table of nodes a role: the best level first, what is required last.
+    """Return for each fallback level the nodes that each role of the gang may use.
 
-    If GPUs may be had in parts, each level is there twice: first without those.
+    The nodes of a role are one ``GangNodes`` table. A fallback level is a preferred constraint of the request, the best
+    first; the last level has the required constraints alone. If some GPUs can be used as fractions, each level occurs
+    twice: first without these GPUs, then with them. ``by_role`` are the eligible nodes, ``amounts`` the free resources
+    other than GPUs.
     """
     levels_by_role = [fallback_criteria.fallback_levels(role.pod) for role in request.members]
     by_spared = [
@@ -189,16 +212,16 @@ def _search_all(
     fleet: Fleet, request: GangRequest, tables_by_fallback: Sequence[Sequence[GangNodes]],
     kept: Mapping[int, Choice], taken: Taken | None, effort: Effort,
 ) -> GangChoice | None:  # fmt: skip
-    """Search places of a gang's pods on all fallback levels, the best first.
+    """Return places for all of a gang's pods on the best fallback level that has them.
 
-    None if the pods have no places together.
+    The result is None if no level has places for all.
 
     Args:
         fleet: The cluster.
         request: The gang's request.
-        tables_by_fallback: For each fallback level one table of nodes a role.
+        tables_by_fallback: For each fallback level, by role, the nodes that its pods may use.
         kept: Members that have their places, by index.
-        taken: What the members in ``kept`` use; None for a gang of equal pods that all need a place.
+        taken: The resources that the members in ``kept`` use; None for a gang of equal pods that all need a place.
         effort: How many evaluations of nodes the search may spend.
     """
     counts = _counts(request.members, kept)  # by role, the pods that need a place
@@ -226,24 +249,32 @@ def _search_all(
 
 
 def _counts(members: Sequence[Role], kept: Mapping[int, Choice]) -> list[int]:
-    """How many pods of each role have no place yet."""
+    """Return how many pods of each role have no place yet.
+
+    ``members`` are the roles. ``kept`` are the members with a place, by their indices.
+    """
     return [len(indices) - sum(index in indices for index in kept) for indices in indices_of(members)]
 
 
 def _kept_places(request: GangRequest, fixed: Mapping[int, Choice]) -> dict[int, Choice]:
-    """Return the places that members keep, by index.
+    """Return the places that members of a gang keep, after a check of their indices.
+
+    ``fixed`` has these places by the members' indices; a place is a node and GPUs.
 
     Raises:
-        NoPlaceError: The gang has no member of an index.
+        NoPlaceError: ``fixed`` has an index that no member of the gang has.
     """
     total = sum(role.pods for role in request.members)
     if strange := [index for index in fixed if not 0 <= index < total]:
-        raise NoPlaceError(f"a gang of {total} pods has no member {strange[0]}")
+        raise NoPlaceError(f"A gang of {total} pods has no pod {strange[0]}")
     return dict(fixed)
 
 
 def _taken_by(fleet: Fleet, amounts: Ints | None, kept: Mapping[int, Choice]) -> Taken:
-    """Return what members that keep their places use; the fleet and ``amounts`` are without it already."""
+    """Return the GPUs and resources that members with kept places use.
+
+    The fleet and ``amounts`` already leave these out of what is free.
+    """
     elsewhere = Counter[str]()
     for choice in kept.values():
         if fleet.name_rank(choice.node) is None:
@@ -256,11 +287,13 @@ def _taken_by(fleet: Fleet, amounts: Ints | None, kept: Mapping[int, Choice]) ->
 
 
 class _AtHome(NamedTuple):
-    """Members that have a place: those that keep theirs, and those that can go back to their former ones.
+    """The members of a gang that have a place (node and GPUs) without a search.
+
+    These members keep their places, or return to their former places.
 
     Attributes:
         places: Their places, by index.
-        taken: What they use.
+        taken: The GPUs and resources that they use.
     """
 
     places: dict[int, Choice]
@@ -271,17 +304,17 @@ def _at_home(
     fleet: Fleet, request: GangRequest, nodes_by_role: Sequence[GangNodes], kept: Mapping[int, Choice],
     home: Mapping[int, Home], taken: Taken,
 ) -> _AtHome | None:  # fmt: skip
-    """Put members back at their former places if these are free and fit the request.
+    """Return all members that have a place, after members have returned to their former places.
 
-    None if no member can go back.
+    A member returns if its former place is free and fits the request. The result is None if no member can return.
 
     Args:
         fleet: The cluster.
         request: The gang's request.
-        nodes_by_role: For each role its nodes, with the required properties alone.
+        nodes_by_role: For each role the nodes that meet the required constraints.
         kept: Members that keep their places, by index.
-        home: The former places of others, by index.
-        taken: What the kept members use. What members that go back use is added to it.
+        home: The former places of other members, by index.
+        taken: The GPUs and resources that the kept members use. Those of the returned members are added to it.
     """
     back: dict[int, Choice] = {}
     for role, nodes, indices in zip(request.members, nodes_by_role, indices_of(request.members), strict=True):
@@ -302,7 +335,10 @@ def _at_home(
 
 
 def _set(node: GangNodes, gpus: Collection[int]) -> int:
-    """The positions of GPUs on the one node that is given, if the request may have them; 0 if not."""
+    """Return the bit mask of these GPUs if a pod may have them as a set; else 0.
+
+    ``node`` is a table with a single node and the pod's request, ``gpus`` are the machine's own GPU numbers.
+    """
     group = node.group(0)
     if not {gpu.index for gpu in group.machine.gpus}.issuperset(gpus):
         return 0

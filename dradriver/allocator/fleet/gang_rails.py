@@ -1,7 +1,8 @@
-"""The same positions on all nodes of a gang: rails of the network.
+"""Chooses the same GPU positions on all nodes of a gang. ``gang_domains`` and ``role_plan`` call it.
 
-On rail-optimised networks the NIC of one position has a switch of its own, and NCCL sends to the local NIC that stands
-where the remote GPU's does (``ncclTopoGetNetDev``): equal positions on all nodes stay on their *rails*.
+On rail-optimised networks, the NICs of one position of all nodes are connected to a switch of their own: a *rail*. NCCL
+sends to another node through the local NIC at the position of the remote GPU (``ncclTopoGetNetDev``). So if all nodes
+use equal positions, traffic stays on its rail.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ _MOST_PATTERNS = 128  # all of up to 8 GPUs; of more those that most nodes have 
 
 
 class Pattern(NamedTuple):
-    """Positions that enough nodes of one kind have free.
+    """A set of GPU positions that is free on enough nodes of one kind.
 
     Attributes:
-        kind: The machine shape of the nodes.
-        mask: The positions.
-        exact: How many nodes have just these free.
-        cost: What taking them costs others: lower is better.
+        kind: The kind of the nodes, as an index into ``GangNodes.candidates``.
+        mask: The bit mask of the positions.
+        exact: How many nodes have exactly these positions free, and no others.
+        cost: What later pods lose if these positions are taken; lower is better.
     """
 
     kind: int
@@ -34,21 +35,20 @@ class Pattern(NamedTuple):
 
 
 def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pattern]:
-    """Return for a gang's rails the positions that are free on enough nodes of one kind.
+    """Return the sets of GPU positions that are free on enough nodes of one kind, the best first.
 
-    The best come first.
-
-    The same positions on all nodes are the same network rails. Among equally good patterns the one whose first node
-    comes first by name wins: the numbers of kinds depend on the order in which nodes were read.
-
-    Args:
-        nodes: The nodes of the gang's pods.
-        at: (n,), which of them can be used.
-        number: How many nodes are taken.
-        count: Pods on each of them.
+    If a gang's pods use the same positions on all nodes, they use the same network rails. Among equally good patterns,
+    the pattern whose first node comes first by name wins. The numbers of kinds cannot decide, because they depend on
+    the order in which nodes were read.
 
     Worked example: two of three nodes with eight GPUs have 0-3 free, the third has 4-7 free. For pods of four GPUs on
     two nodes there is one pattern, 0-3.
+
+    Args:
+        nodes: The nodes of the gang's pods.
+        at: The usable nodes, as indices into ``nodes``.
+        number: How many nodes the gang uses.
+        count: The number of pods on each of them.
     """
     ranked_patterns: list[tuple[tuple[int, ...], Pattern]] = []
     for kind in np.unique(nodes.kind[at]).tolist():
@@ -83,6 +83,10 @@ def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pat
 
 
 def have(nodes: GangNodes, at: Ints, pattern: Pattern) -> Bools:
-    """Return which nodes of a gang have all positions of a rail pattern free: shape of ``at``."""
+    """Return for each node whether all GPU positions of a pattern are free there.
+
+    A pattern is a set of GPU positions that all pods of a gang use. ``at`` are the nodes, as indices into ``nodes``.
+    The result is bool, with the shape of ``at``.
+    """
     out: Bools = (nodes.kind[at] == pattern.kind) & (nodes.mask[at] & pattern.mask == pattern.mask)
     return out

@@ -1,4 +1,7 @@
-"""Refusals of gangs: why a gang has no place, and the nearest thing that does. What was not looked at is not said."""
+"""Says why a gang has no place, and what would be possible instead.
+
+``gang_placement`` calls this module. If the search skipped some possibilities, the message says nothing about these.
+"""
 
 from __future__ import annotations
 
@@ -16,33 +19,36 @@ from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
 from dradriver.allocator.fleet.gang_search import most_pods, search
 from dradriver.allocator.fleet.gang_taken import Taken, nothing_taken
-from dradriver.allocator.gang_request import GangRequest
+from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import NoPlaceError
 from dradriver.counted import counted
-from dradriver.reason import Cause
+from dradriver.reason import Cause, sentences
 from dradriver.topology.network_levels import CLUSTER, FABRIC, NODE
 
 _NOT_FOUND = "no place was found for all of them at once"
-_GAVE_UP = "The search ended at its limit before it had tried every plan."
+_GAVE_UP = "The search ended at its limit before it had tried every plan"
 
 
 def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
-    """Return the refusal of further members of a gang whose others violate its limits: ``broken`` says how."""
-    stable = f"{_wanted(request)}: no; those that keep their places are not so: {broken}"
-    return NoPlaceError(stable, cause=Cause.GANG)
+    """Return the error for a gang whose placed members already violate a limit.
+
+    No further member can be placed then. ``request`` is the gang's request, ``broken`` the limit as text.
+    """
+    why = f"the pods of the gang that keep their places do not meet this: {broken}"
+    return NoPlaceError(why, request=_wanted(request), cause=Cause.GANG)
 
 
 def refusal(
     fleet: Fleet, nodes_by_role: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
     taken: Taken | None, gave_up: bool, effort: Effort,
 ) -> NoPlaceError:  # fmt: skip
-    """Return the refusal of a gang: the error that says why it finds no place.
+    """Return the error that says why a gang finds no place.
 
-    The reason is searched for with ``effort``. If that is spent, the message says less.
+    The search for the reason spends ``effort``. If it is used up, the message says less.
 
     Args:
         fleet: The cluster.
-        nodes_by_role: For each role the nodes that could be taken, with the required properties alone.
+        nodes_by_role: For each role the nodes that meet the required constraints.
         request: The gang's request.
         counts: For each role the number of pods that needed a place. It is less than the role's pods if some are
             placed.
@@ -54,23 +60,27 @@ def refusal(
 
     # Some members have their places already: only the others are refused.
     if (without_place := sum(counts)) < sum(role.pods for role in request.members):
-        stable = f"{wanted_gang}, of which {without_place} {'has' if without_place == 1 else 'have'} no place now"
-        reason = _of_late_ones(fleet, nodes_by_role, request, counts, taken=taken, gave_up=gave_up, effort=effort)
-        return NoPlaceError(f"{stable}: {reason}", stable=stable, cause=Cause.GPUS)
+        nearest = _of_late_ones(fleet, nodes_by_role, request, counts, taken=taken, gave_up=gave_up, effort=effort)
+        return NoPlaceError(
+            f"there is no place now for {without_place} of the pods",
+            request=wanted_gang,
+            nearest=nearest,
+            cause=Cause.GPUS,
+        )
 
-    # Can the gang ever have a place? If not, waiting does not help, and the stable text says so: it is the text that
-    # does not change with the free GPUs. An elastic gang is refused if its smallest size has no place.
+    # Can the gang ever have a place? If not, waiting does not help, and the reason without figures says so. An elastic
+    # gang is refused if its smallest size has no place.
     smallest = request if request.least_pods is None else msgspec.structs.replace(request, pods=request.least_pods)
-    is_possible, reason = _could_hold(fleet, smallest, effort)
+    is_possible, why = _could_hold(fleet, smallest, effort)
     if is_possible:
-        stable = _unknown(request, gave_up) if request.roles else "eligible nodes have no place for all of them at once"
-        reason = _nearest(fleet, nodes_by_role, smallest, gave_up=gave_up, effort=effort)
-    else:
-        stable = reason or "this cluster has no place for all of them even when all its GPUs are free"
-        reason = reason or _nearest(fleet, nodes_by_role, smallest, gave_up=gave_up, effort=effort)
+        why = "eligible nodes have no place for all of them at once"
+        if request.roles:
+            why = sentences(_NOT_FOUND, _about_search(request, gave_up)) if gave_up else _NOT_FOUND
+    nearest = "" if why and not is_possible else _nearest(fleet, nodes_by_role, smallest, effort)
     return NoPlaceError(
-        f"{wanted_gang}: no; {reason}",
-        stable=f"{wanted_gang}: no; {stable}",
+        why or "this cluster has no place for all of them, even if all its GPUs are free",
+        request=wanted_gang,
+        nearest=nearest,
         cause=Cause.GPUS if is_possible else Cause.NEVER,
     )
 
@@ -83,14 +93,14 @@ def _wanted(request: GangRequest) -> str:
 
 
 def _limits(request: GangRequest) -> dict[str, str]:
-    """The gang's limits in words, by the field that sets each."""
+    """Return the gang's limits as texts, by the field of the request that sets each limit."""
     limits = {}
     if request.max_nodes is not None:
         limits["max_nodes"] = f"on at most {counted(request.max_nodes, 'node')}"
     if request.min_gpus_per_node:
-        limits["min_gpus_per_node"] = f"at least {counted(request.min_gpus_per_node, 'GPU')} a node"
+        limits["min_gpus_per_node"] = f"at least {counted(request.min_gpus_per_node, 'GPU')} per node"
     if request.min_network_gbps:
-        limits["min_network_gbps"] = f"at least {request.min_network_gbps:g} GB/s of network"
+        limits["min_network_gbps"] = f"at least {request.min_network_gbps:g} GB/s of network bandwidth"
     if request.near and request.near_required:
         limits["near_required"] = f"near {request.near}"
     if request.one_fabric:
@@ -109,39 +119,47 @@ def _of_late_ones(
 ) -> str:  # fmt: skip
     most = sum(min(int(nodes.capacity.sum()), count) for nodes, count in zip(nodes_by_role, counts, strict=True))
     if most < sum(counts):
-        return f"{'at most ' if most else ''}{most} would find one"
-    return _without(fleet, nodes_by_role, request, counts, taken=taken, effort=effort) or _unknown(request, gave_up)
+        return f"At most {most} of these would find a place" if most else ""
+    return _without(fleet, nodes_by_role, request, counts, taken=taken, effort=effort) or _about_search(
+        request, gave_up
+    )
 
 
-def _unknown(request: GangRequest, gave_up: bool, more: str = "") -> str:
-    """That no place was found, and ``more``; if the search gave up, also that it did, and what needs less search."""
+def _about_search(request: GangRequest, gave_up: bool) -> str:
+    """Return a text that the search gave up, and what would make it cheaper.
+
+    ``gave_up`` says whether it gave up; if not, the text is empty. ``request`` is the gang's.
+    """
     if not gave_up:
-        return f"{_NOT_FOUND}{more}"
+        return ""
     wider = "" if request.max_nodes is None else ", or a larger max-nodes,"
-    return f"{_NOT_FOUND}{more}. {_GAVE_UP} Fewer different requests{wider} need less search"
+    return sentences(_GAVE_UP, f"Fewer different requests{wider} need less search")
 
 
 def _without(
     fleet: Fleet, nodes_by_role: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
     taken: Taken | None, effort: Effort,
 ) -> str:  # fmt: skip
-    """Without which one of its limits the gang would have a place; empty where that is not known of any."""
+    """Return a text that names the first limit of the gang that prevents its placement.
+
+    Without this limit alone, the gang would have a place, and the text says so. The text is empty if there is no such
+    limit. ``nodes_by_role`` has the nodes that each role may use; ``taken`` is what placed members use; ``counts`` is
+    how many pods of each role need a place. ``effort`` limits the search.
+    """
     for field, words in _limits(request).items():
         if effort.is_spent:
             break
         wider = msgspec.structs.replace(request, **{field: _NO_LIMIT[field]})
         widest = wider.near if wider.near_required and wider.near else CLUSTER
         if search(fleet, wider, nodes_by_role, counts, taken=taken, widest=widest, effort=effort) is not None:
-            return f'there would be a place without "{words}"'
+            return f'Without "{words}", there is a place'
     return ""
 
 
 def _could_hold(fleet: Fleet, request: GangRequest, effort: Effort) -> tuple[bool, str]:
-    """Return whether all pods may have a place when all GPUs are free.
+    """Return whether all pods could have a place if all GPUs were free, and why not.
 
-    If not, this returns the reason if it is known.
-
-    True is also the answer if ``effort`` is spent before the search has ended.
+    The reason is empty if it is not known. The answer is also True if ``effort`` is spent before the search has ended.
     """
     members = request.members
     # ``capacity`` of a node table: how many pods of the role each node holds, here when all its GPUs are free.
@@ -174,76 +192,89 @@ def _could_hold(fleet: Fleet, request: GangRequest, effort: Effort) -> tuple[boo
         largest_domain = largest(fleet, nodes, near_level)
         if largest_domain.pods < role.pods:
             domain_text = f"the largest {near_level}" + (f", {largest_domain.domain}," if largest_domain.domain else "")
-            pods_text = "them" if not request.roles else f"the {role.pods} with {phrases.wanted(role.pod)}"
-            return False, f"{domain_text} holds {largest_domain.pods} of {pods_text} when it is empty"
-    return False, f"no {near_level} holds all of them even when it is empty"
+            pods_text = "them" if not request.roles else _pods_of(role)
+            return False, f"{domain_text} has room for {largest_domain.pods} of {pods_text}, even if it is empty"
+    return False, f"no {near_level} has room for all of them, even if it is empty"
 
 
 def _nearest_level(fleet: Fleet, request: GangRequest) -> str:
-    """The widest level that may hold all of a gang."""
+    """Return the widest network level over which the gang's limits let its pods spread.
+
+    All pods must be in one domain of this level or of a narrower one. ``cluster`` if the gang has no such limit.
+    """
     near = request.near if request.near_required else CLUSTER
     all_levels = fleet.sites.all_levels
     return FABRIC if request.one_fabric and all_levels.index(near) > all_levels.index(FABRIC) else near
 
 
-def _nearest(
-    fleet: Fleet, nodes_by_role: Sequence[GangNodes], request: GangRequest, *, gave_up: bool, effort: Effort
-) -> str:  # fmt: skip
+def _pods_of(role: Role) -> str:
+    return f"the {counted(role.pods, 'pod')} with {phrases.wanted(role.pod)}"
+
+
+def _nearest(fleet: Fleet, nodes_by_role: Sequence[GangNodes], request: GangRequest, effort: Effort) -> str:
     for role, nodes in zip(request.members, nodes_by_role, strict=True):
         most = int(nodes.capacity.sum())
         if most < role.pods:
-            which = "them" if not request.roles else f"the {role.pods} with {phrases.wanted(role.pod)}"
+            which = "them" if not request.roles else _pods_of(role)
             by_gpus = int(nodes.by_gpus_alone().capacity.sum())
-            by_gpus_alone = f", by their GPUs alone {by_gpus}" if by_gpus > most else ""
-            return f"{most} of {which} would find a place in the whole cluster{by_gpus_alone}"
+            by_gpus_alone = f"The free GPUs alone are enough for {by_gpus}" if by_gpus > most else ""
+            return sentences(f"The whole cluster has room for {most} of {which}", by_gpus_alone)
     if request.roles:
         counts = [role.pods for role in request.members]
         found = _without(fleet, nodes_by_role, request, counts, taken=nothing_taken(fleet, None), effort=effort)
-        return found or _unknown(request, gave_up, _each_alone(fleet, nodes_by_role, request))
+        return found or _each_alone(fleet, nodes_by_role, request)
     return _nearest_of_equal_ones(fleet, nodes_by_role[0], request, effort)
 
 
 def _each_alone(fleet: Fleet, nodes_by_role: Sequence[GangNodes], request: GangRequest) -> str:
-    """That each role would have places if the others were not there, where that is so."""
+    """Return as text which role has no places even without the gang's other roles.
+
+    The text names the first such role; it is empty if there is none. It is also empty if the gang has a least number of
+    GPUs per node, because the roles reach that number together.
+    """
     if request.min_gpus_per_node:  # which they reach together
         return ""
     for role, nodes in zip(request.members, nodes_by_role, strict=True):
         of_role = msgspec.structs.replace(request, pod=role.pod, pods=role.pods, needs=role.needs, roles=())
         widest = request.near if request.near_required else CLUSTER
         if most_pods(fleet, of_role, nodes, widest) < role.pods:
-            return f"; the {role.pods} with {phrases.wanted(role.pod)} have none even without the others"
-    return "; each kind would have places without the others"
+            return f"There is no place for {_pods_of(role)}, even without the others"
+    return "Pods with the same request have places without the others"
 
 
 def _nearest_of_equal_ones(fleet: Fleet, nodes: GangNodes, request: GangRequest, effort: Effort) -> str:
     if request.max_nodes is not None:
         most = int(np.sort(nodes.capacity)[::-1][: request.max_nodes].sum())
         if most < request.pods:
-            return f"{request.max_nodes} nodes hold {most} of them"
+            return f"The {counted(request.max_nodes, 'node')} with most room can take {most} of them"
     if request.min_network_gbps:
         known_gbps = fleet.sites.gbps()[nodes.site]
         fast = int(nodes.capacity[known_gbps >= request.min_network_gbps].sum())
         if fast < request.pods:
             unknown = int(np.count_nonzero(known_gbps == 0))
-            more = f"; the network's bandwidth of {unknown} nodes is not known" if unknown else ""
-            return f"nodes with such a network hold {fast} of them{more}"
+            more = f"The network bandwidth of {counted(unknown, 'node')} is not known" if unknown else ""
+            return sentences(f"Nodes with this network bandwidth have room for {fast} of them", more)
         if slow := _slow(fleet, request.min_network_gbps):
-            return f"{slow}, and nothing narrower holds all of them"
+            return f"{slow}, and no smaller part of the network has room for all of them"
     if (near := _nearest_level(fleet, request)) != CLUSTER:
         largest_domain = largest(fleet, nodes, near)
         if largest_domain.pods < request.pods:
             where = largest_domain.domain if near != NODE else largest_domain.nodes[0] if largest_domain.nodes else ""
-            named = f"the {near} with most room" + (f", {where}," if where else "")
-            return f"{named} holds {largest_domain.pods} of them now"
-    return _without(fleet, [nodes], request, [request.pods], taken=None, effort=effort) or _NOT_FOUND
+            named = f"The {near} with most room" + (f", {where}," if where else "")
+            return f"{named} can take {largest_domain.pods} of them now"
+    return _without(fleet, [nodes], request, [request.pods], taken=None, effort=effort)
 
 
 def _slow(fleet: Fleet, wanted_gbps: float) -> str:
-    """What to say of the narrowest level that does not carry so much, as far as is known; empty where all do."""
+    """Return a text about the narrowest network level that is too slow for the gang.
+
+    A level is too slow if its bandwidth is unknown or below ``wanted_gbps``. The text is empty if there is no such
+    level.
+    """
     for level in fleet.sites.all_levels[1:]:
-        within = "within the cluster" if level == CLUSTER else f"within a {level}"
+        within = "Within the cluster" if level == CLUSTER else f"Within a {level}"
         if not fleet.sites.is_known(level):
-            return f"{within} it is not known what the network carries"
+            return f"{within} the network bandwidth is not known"
         if (carries := fleet.sites.gbps_of.get(level, np.inf)) < wanted_gbps:
             return f"{within} the network carries {carries:g} GB/s"
     return ""

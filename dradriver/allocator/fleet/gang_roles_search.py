@@ -1,8 +1,9 @@
-"""An exact search for the pods of several roles of a gang. It finds places that role after role misses.
+"""An exact search for places for the pods of several roles of a gang.
 
-Which numbers of pods fit on one node together is asked once for nodes that are alike. Then node after node: what
-numbers of pods can be placed on the nodes so far, and with how few of them. The work grows with
-``nodes * (pods of one role + 1) * (pods of the next + 1) * ...``; it is bounded, and who gives up says so.
+``gang_search`` calls it last, because it finds places that placing role after role misses. First it lists the
+combinations of pods that fit on one node, once for equal nodes. Then it adds node after node. For each combination of
+pods that the nodes so far can hold, it remembers the fewest nodes that are needed. The work grows with ``nodes * (pods
+of one role + 1) * (pods of the next + 1) * ...``. The effort limits it, and records if the search gives up.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ Sets = tuple[tuple[int, ...], ...]
 
 
 class Asked(NamedTuple):
-    """The roles of a gang, and the limits that hold for all nodes together.
+    """The roles of a gang, and the limits for all nodes together.
 
     Attributes:
         members: The roles.
         counts: For each role the number of pods that need a place.
-        least: Fewest GPUs on a node that has some of the gang.
-        most_nodes: Most nodes of those that have none yet; None for any number.
+        least: The fewest GPUs of the gang on a node that has some of its pods.
+        most_nodes: How many nodes without pods of the gang may be used at most; None for any number.
     """
 
     members: Sequence[Role]
@@ -46,9 +47,10 @@ class Asked(NamedTuple):
 def sets_by_node(
     asked: Asked, nodes_by_role: Sequence[GangNodes], *, gpus: Ints, amounts: Ints | None, effort: Effort
 ) -> dict[int, Sets] | None:  # fmt: skip
-    """Return where the pods of all roles go together, by an exact search over the nodes.
+    """Return the GPU sets of all roles' pods on each node, by an exact search over the nodes.
 
-    Dynamic programming: for each combination of pods by role (a *cell*), the fewest new nodes that can hold it.
+    The search is a dynamic program. A *cell* is a combination of pods: how many of each role. For each cell it computes
+    the fewest new nodes that can hold these pods.
 
     1. Give up if the table of cells is too large.
     2. Add the nodes one after another: an *option* is one combination of pods that the node can hold.
@@ -56,7 +58,8 @@ def sets_by_node(
 
     Args:
         asked: The roles, their pods and the limits of the gang.
-        nodes_by_role: By role the nodes that its pods may be placed on, less what placed members use.
+        nodes_by_role: For each role the nodes that its pods may be placed on. GPUs and resources that placed members
+            use are subtracted already.
         gpus: By ``name_rank``, how many GPUs the gang has on the node already.
         amounts: Free resources other than GPUs, by row.
         effort: How many evaluations of nodes the search may spend.
@@ -128,7 +131,15 @@ def sets_by_node(
 
 
 def _with_node(best: Ints, own: Ints, *, new: bool) -> tuple[Ints, NDArray[np.int16]]:
-    """The fewest nodes for each number of pods with one more node, and which of its options that is."""
+    """Add one node: return the fewest nodes for each cell, and its option there.
+
+    An option is a combination of pods that the node can hold.
+
+    Args:
+        best: The fewest nodes for each cell (combination of pods by role) without the new node.
+        own: The options of the new node.
+        new: Whether the node has no pods of the gang yet. Only such a node adds one to the number of nodes.
+    """
     out = np.full(best.shape, _MANY, dtype=np.int64)
     reached = np.zeros(best.shape, dtype=np.int16)
     for option, vector in enumerate(own.tolist()):
@@ -142,7 +153,10 @@ def _with_node(best: Ints, own: Ints, *, new: bool) -> tuple[Ints, NDArray[np.in
 
 
 class _OneNode:
-    """What single nodes can hold of all roles together: asked once of those that are alike."""
+    """The combinations of a gang's pods, of all roles, that each single node can hold.
+
+    The answer is computed once for equal nodes.
+    """
 
     def __init__(
         self,
@@ -153,12 +167,12 @@ class _OneNode:
         amounts: Ints | None,
         effort: Effort,
     ) -> None:
-        """Read all figures of single nodes into arrays, and find the nodes that are alike.
+        """Read all figures of single nodes into arrays, and find the nodes that are equal.
 
         Args:
             asked: The roles, their pods and the limits of the gang.
             nodes_by_role: By role the nodes that its pods may be placed on.
-            at: (roles, nodes), the node's place in the role's table; -1 if the role may not use it.
+            at: (roles, nodes), the index of the node in the role's table; -1 if the role may not use it.
             gpus: (nodes,), GPUs that the gang has on the node already.
             amounts: Free resources other than GPUs, by row.
             effort: How many evaluations of nodes the search may spend.
@@ -203,17 +217,20 @@ class _OneNode:
         self._order = sorted(range(len(nodes_by_role)), key=lambda role: -asked.members[role].pod.gpus)
 
     def options(self, node: int) -> Ints:
-        """Return all numbers of pods of the gang's roles that one node can hold: (options, roles)."""
+        """Return all combinations of a gang's pods that one node can hold.
+
+        The shape is (options, roles). A row is one combination: the number of pods of each role.
+        """
         alike = int(self._alike[node])
         if alike not in self._options:
             self._options[alike] = self._found(node)
         return self._options[alike]
 
     def _found(self, node: int) -> Ints:
-        """Return which combinations of pods a node can hold, (options, roles).
+        """Find all combinations of a gang's pods that a node can hold: (options, roles).
 
-        The node must have enough GPUs and other resources, and disjoint sets for all pods. If there are too many
-        combinations to look at, the result is empty, and the effort has given up.
+        The node must have enough GPUs and other resources, and sets for all pods that do not overlap. If there are too
+        many combinations to try, the result is empty, and the search is marked as given up.
         """
         capacity = self._capacity[node]
         number = int(np.prod(capacity + 1, dtype=np.float64))
@@ -237,11 +254,14 @@ class _OneNode:
         return with_sets
 
     def _usable(self, node: int) -> int:
-        """How many GPUs of a node some role can use."""
+        """Return how many GPUs of a node at least one of the roles can use."""
         return int(np.bitwise_or.reduce(self._mask[:, node])).bit_count()
 
     def _takes_any_sets(self, node: int) -> bool:
-        """Whether all roles may have any sets of the same GPUs: then their number alone decides what fits."""
+        """Return whether each role accepts any set of the node's usable GPUs, and all roles can use the same GPUs.
+
+        If so, the number of GPUs alone decides which combinations fit.
+        """
         roles = np.flatnonzero(self._capacity[node])
         if len(set(self._mask[roles, node].tolist())) > 1:
             return False
@@ -255,12 +275,19 @@ class _OneNode:
         return True
 
     def sets(self, node: int, vector: Ints) -> Sets | None:
-        """Return sets for so many pods of each role on one node; None if they do not fit."""
+        """Return the GPU sets of a combination of pods on one node.
+
+        The result is None if the pods do not fit. ``vector`` has the number of pods of each role.
+        """
         masks, counts = tuple(self._mask[:, node].tolist()), tuple(vector.tolist())
         return self._by_roles(node, masks, counts) or self._in_any_way(node, masks, counts)
 
     def _by_roles(self, node: int, masks: tuple[int, ...], counts: tuple[int, ...]) -> Sets | None:
-        """Return sets for so many pods of each role, one role after another, the largest first; None if one fails."""
+        """Return the GPU sets of a combination of pods, by placing one role after another, the largest first.
+
+        The result is None if one role finds no sets. ``masks`` are the GPUs that each role can use, ``counts`` its
+        number of pods.
+        """
         out: list[tuple[int, ...]] = [()] * len(counts)
         taken = 0
         for role in self._order:
@@ -276,7 +303,11 @@ class _OneNode:
         return tuple(out)
 
     def _in_any_way(self, node: int, masks: tuple[int, ...], counts: tuple[int, ...]) -> Sets | None:
-        """Return sets for so many pods of each role by trying all ways; remembered for nodes that are alike."""
+        """Return the GPU sets of a combination of pods, by trying all possibilities.
+
+        The result is None if the pods do not fit. The answer is stored, and used again for equal nodes. ``masks`` are
+        the GPUs that each role can use, ``counts`` its number of pods.
+        """
         if int(np.dot(counts, self._sizes)) > int(np.bitwise_or.reduce(masks)).bit_count():
             return None
         key = tuple(self._kind[:, node].tolist()), masks, counts
@@ -285,7 +316,11 @@ class _OneNode:
         return self._known[key]
 
     def _tried(self, node: int, masks: tuple[int, ...], counts: tuple[int, ...]) -> Sets | None:
-        """Try every set for one pod of the largest role that is left, and the rest of the pods next to it."""
+        """Return the GPU sets of a combination of pods; every set of one pod is tried.
+
+        The pod is of the largest remaining role. For each set, the remaining pods are tried in the same way on the
+        remaining GPUs. ``masks`` are the GPUs that each role can still use, ``counts`` its number of remaining pods.
+        """
         role = next((role for role in self._order if counts[role]), None)
         if role is None:
             return ((),) * len(counts)

@@ -1,4 +1,8 @@
-"""The search for plans for all roles of a gang: level by level, the narrowest first, within the gang's limits."""
+"""Searches for nodes and GPUs for all roles of a gang, within the gang's limits.
+
+The result is a plan for each role. ``gang_placement`` calls this module. The search goes through the network levels,
+the narrowest first.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ from dradriver.allocator.fleet.role_plan import Plan, Surroundings, plan
 from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets.subsets import Ints
+from dradriver.counted import counted
 from dradriver.topology.network_levels import CLUSTER, FABRIC, NODE, SUB_DOMAIN
 
 _MOST_DOMAINS = 32  # of one level, the fullest and the emptiest ones, that are tried role after role
@@ -36,8 +41,8 @@ def search(
 ) -> RolePlans | None:  # fmt: skip
     """Return the plans for all roles of a gang in the narrowest network level that fits.
 
-    1. Equal pods, none of them placed: one plan for each level, exact and cheap.
-    2. Other gangs: in each domain of a level the roles are placed one after another, the roles with the most GPUs
+    1. If all pods are equal and none is placed: one plan for each level, which is exact and cheap.
+    2. For other gangs: in each domain of a level the roles are placed one after another, the roles with the most GPUs
        first, then in every other order. Half of ``effort`` is for this.
     3. If that finds no place in any domain, ``gang_roles_search`` tries all ways to share the nodes among the roles.
     4. If the half for step 2 is spent and nothing is found, the plan is greedy: only the domain with the most free GPUs
@@ -50,7 +55,7 @@ def search(
         counts: For each role the number of pods that have no place yet.
         taken: What placed members use; None for a gang of equal pods of which none is placed.
         widest: The widest level that is accepted.
-        effort: What may be spent. Equal pods cost little, and what they cost does not count.
+        effort: How much work the search may do. Step 1 costs little and is not counted.
 
     Returns:
         The plans by role. None if the pods have no place together, or if ``effort`` gave up.
@@ -102,9 +107,11 @@ def search(
 
 
 def most_pods(fleet: Fleet, request: GangRequest, nodes: GangNodes, widest: str) -> int:
-    """Return the most equal pods of a gang, up to the requested number, that a search would find places for.
+    """Return how many equal pods of a gang have a place together, up to the requested number.
 
-    ``max over domains of min(pods, the sum of the k largest capacities)``, ``k`` nodes being as many as may be.
+    For each network domain, the capacities of its ``k`` largest nodes are added; ``k`` is the number of nodes that the
+    gang may use. The largest sum counts. ``fleet`` is the cluster. ``widest`` is the widest network level that the
+    domain may have.
     """
     demand = _demand(request, request.members[0], request.pods)
     levels = _Levels(fleet, request, widest)
@@ -119,56 +126,67 @@ def most_pods(fleet: Fleet, request: GangRequest, nodes: GangNodes, widest: str)
 
 
 def _reading_cost(nodes: GangNodes) -> int:
-    """How many evaluations of nodes it costs to go through a role's nodes once."""
+    """Return the cost of reading a role's nodes once, in evaluations of nodes.
+
+    The searches for a gang may spend a limited number of evaluations (``Effort``).
+    """
     return 10 * CALL + 10 * len(nodes.kind)
 
 
 def violated_limit(fleet: Fleet, request: GangRequest, taken: Taken, *, has_all: bool) -> str:
-    """Return the first gang limit that the placed members violate, as text; empty if none.
+    """Return as text the first limit of the gang that the placed members violate.
+
+    The result is empty if they violate no limit.
 
     Args:
         fleet: The cluster.
         request: The gang's request.
         taken: What placed members use.
-        has_all: Whether these are all members. If not, a violation that further members could repair does not count.
+        has_all: Whether all members are placed. If not, a violation does not count if further members can repair it.
     """
     if request.max_nodes is not None and taken.nodes > request.max_nodes:
-        return f"they are on {taken.nodes} nodes"
+        return f"they use {taken.nodes} nodes"
     least = request.min_gpus_per_node
 
     # Nodes that the fleet does not know get no further members.
     if too_few := [(count, name) for name, count in taken.elsewhere.items() if count < least]:
         count, name = too_few[0]
-        return f"{count} are on node {name}, which is not there"
+        return f"{count} of them are on node {name}, which does not exist"
     if has_all and bool(((taken.gpus > 0) & (taken.gpus < least)).any()):
-        return f"on a node there are {int(taken.gpus[taken.gpus > 0].min())}"
+        return f"they use {counted(int(taken.gpus[taken.gpus > 0].min()), 'GPU')} on one node"
 
     # Limits of the network: one domain must hold the locations of all nodes with members.
     sites = taken.sites[taken.gpus > 0]
     if len(sites) < 2:
         return ""
     if request.near_required and request.near and not fleet.sites.holds(request.near, sites):
-        return f"no {request.near} holds their nodes"
+        return f"their nodes are not in one {request.near}"
     if request.one_fabric and not fleet.sites.holds(FABRIC, sites):
-        return f"no {FABRIC} holds their nodes"
+        return f"their nodes are not in one {FABRIC}"
     # ``_Levels.sites`` leaves out domains whose network is too slow, or not known.
     if request.min_network_gbps and not any(
         (domains := _Levels(fleet, request, CLUSTER).sites(level)[sites])[0] >= 0 and (domains == domains[0]).all()
         for level in fleet.sites.all_levels[1:]
     ):
-        return "so much is not known of the network between their nodes"
+        return "the network between their nodes is slower, or its bandwidth is not known"
     return ""
 
 
 def with_fabrics(fleet: Fleet, request: GangRequest) -> GangRequest:
-    """Return the gang's request for the search, without the fabric limits that this cluster cannot follow."""
+    """Return the gang's request, without ``one_fabric`` if no node has an NVLink fabric.
+
+    ``one_fabric`` requires that all nodes of the gang are in one NVLink fabric.
+    """
     sites = fleet.sites
     known = FABRIC in sites.levels and bool((sites.domains(FABRIC)[fleet.sites_by_name()] >= 0).any())
     return request if known or not request.one_fabric else msgspec.structs.replace(request, one_fabric=False)
 
 
 class _Levels:
-    """The levels at which places are looked for, and their domains as the request sees them."""
+    """The network levels at which the search looks for a gang's nodes, and their domains.
+
+    Domains that the gang's request forbids are left out, such as those with too little bandwidth.
+    """
 
     def __init__(self, fleet: Fleet, request: GangRequest, widest: str) -> None:
         self._sites, self._request, self._widest = fleet.sites, request, widest
@@ -178,7 +196,10 @@ class _Levels:
         self._known: dict[str, Ints] = {}
 
     def sites(self, level: str) -> Ints:
-        """Return by location the domain of a level that a gang is searched for in; -1 for none or a slow one."""
+        """Return for each location of nodes the number of its network domain of a level.
+
+        The number is -1 if the location has no domain of the level, or if the network there is too slow for the gang.
+        """
         if level not in self._known:
             self._known[level] = self._found(level)
         return self._known[level]
@@ -196,18 +217,27 @@ class _Levels:
         return domain
 
     def of(self, nodes: GangNodes, level: str) -> Ints:
-        """Return the domain of a level in which a gang is searched for, by node: (nodes,)."""
+        """Return for each node the number of its network domain of a level: (nodes,).
+
+        The number is -1 if the node is in no domain of the level, or if the gang may not be placed in the domain.
+        """
         return nodes.name_rank if level == NODE else self.sites(level)[nodes.site]
 
 
 def _nodes_taken(levels: _Levels, request: GangRequest, nodes: GangNodes, count: int, level: str) -> int:
-    """How many nodes of a domain of a level are taken; 0 where none holds all."""
+    """Return how many nodes ``count`` equal pods use in the best domain of a level.
+
+    The limits in ``request`` say how the pods may share nodes. The result is 0 if no domain holds them all.
+    """
     demand = _demand(request, request.members[0], count)
     return gang_domains.nodes_needed(nodes, levels.of(nodes, level), demand) or 0
 
 
 def _demand(request: GangRequest, role: Role, count: int, nodes: int = 0) -> Demand:
-    """What so many pods of a role want of nodes, where the gang has some nodes already."""
+    """Return the requirements of ``count`` pods of a role for their nodes.
+
+    The limits in ``request`` are included. ``nodes`` is the number of nodes that have pods of the gang already.
+    """
     least = max(1, -(-request.min_gpus_per_node // role.pod.gpus))
     most = count // least
     if request.max_nodes is not None:
@@ -216,7 +246,10 @@ def _demand(request: GangRequest, role: Role, count: int, nodes: int = 0) -> Dem
 
 
 def _surroundings(fleet: Fleet, nodes: GangNodes, level: str, taken: Taken | None = None) -> Surroundings:
-    """The levels inside a level that say something of these nodes, the widest first."""
+    """Return the levels narrower than ``level``, and the nodes that have pods of the gang already.
+
+    The widest of these levels comes first. Levels without any domain are left out. ``taken`` has the placed members.
+    """
     sites = fleet.sites
     below = sites.levels if level == CLUSTER else sites.levels[: sites.levels.index(level)] if level != NODE else ()
     every = [sites.domains(name) for name in reversed(below)]
@@ -233,10 +266,10 @@ def _candidate_domains(
 ) -> list[int]:  # fmt: skip
     """Return the domains of a level that may have room for all roles.
 
-    Those with the fewest free GPUs come first.
-
-    If members are placed already, only the domain that has them all is a candidate. Arrays "of rank" have an entry for
-    each node of the fleet, by ``name_rank``: the place of its name among all names.
+    The domains with the fewest free GPUs come first. If some members are placed (``taken``), only the domain that
+    contains all of them is a candidate. ``nodes_by_role`` has the nodes that each role may use. ``counts`` is how many
+    pods of each role need a place. In the code, arrays named ``…_of_rank`` have one entry for each node of the fleet,
+    in the order of the names.
     """
     if taken.gpus.any():
         placed_ranks = np.flatnonzero(taken.gpus)
@@ -278,7 +311,7 @@ def _candidate_domains(
 
 
 class _Domain(NamedTuple):
-    """One domain, and all that members are placed with inside it."""
+    """The search for places of all roles inside one network domain, with all the data that it needs."""
 
     fleet: Fleet
     request: GangRequest
@@ -295,15 +328,26 @@ class _Domain(NamedTuple):
         return taken.subtracted_from(inside, self.request.members[role])
 
     def role_after_role(self, effort: Effort) -> RolePlans | None:
-        """Return plans for all roles of the gang, searched for in some order; None if there is none."""
+        """Return plans for all roles of a gang, by placing one role after another.
+
+        A plan has the nodes of a role's pods. Different orders of the roles are tried. The result is None if no order
+        gives a place to all roles. ``effort`` limits how many nodes are evaluated.
+        """
         return next(filter(None, (self._in_order(order, effort) for order in self._orders())), None)
 
     def greedy(self) -> RolePlans | None:
-        """Return plans for all roles of the gang by a greedy search, in the first order; None if one fails."""
+        """Return plans for all roles of a gang, by placing them in a single order.
+
+        A plan has the nodes of a role's pods. The result is None if one role finds no place.
+        """
         return self._in_order(next(self._orders()), None)
 
     def _orders(self) -> Iterator[tuple[int, ...]]:
-        """In which orders roles are placed, those with the most GPUs and the most needs first at first."""
+        """Yield orders of a gang's roles; the search places one role after another.
+
+        The search tries the yielded orders one by one. The first order begins with the roles that need the most GPUs
+        and other resources.
+        """
         members = self.request.members
         some = [at for at in range(len(members)) if self.counts[at]]
         some.sort(key=lambda at: (-members[at].pod.gpus, [-need for need in members[at].needs], at))
@@ -312,9 +356,10 @@ class _Domain(NamedTuple):
         return itertools.permutations(some)
 
     def _in_order(self, order: Sequence[int], effort: Effort | None) -> RolePlans | None:
-        """Return plans for all roles, placed in this order; None if one finds no place.
+        """Return plans for all roles of a gang, placed one after another in this order.
 
-        Each role is placed near the roles before it. Without ``effort`` nothing is counted.
+        A plan has the nodes of a role's pods. Each role is placed near the roles before it. The result is None if one
+        role finds no place. ``effort`` limits the evaluations of nodes; None for no limit.
         """
         if effort is not None and effort.is_spent:
             return None
@@ -342,7 +387,8 @@ class _Domain(NamedTuple):
     def in_any_way(self, effort: Effort) -> RolePlans | None:
         """Return plans for all roles by the exact search of ``gang_roles_search``.
 
-        None if there is no place in this domain, or if the search is too much work.
+        A plan has the nodes of a role's pods. The result is None if there is no place in this domain, or if the search
+        would cost more than ``effort`` allows.
         """
         # Roles whose pods all have their places need no search.
         request, roles = self.request, [role for role in range(len(self.nodes_by_role)) if self.counts[role]]

@@ -1,8 +1,10 @@
-"""What is costly to know of a kind of machine, so that another process can compute it: ``python -m`` this module.
+"""Computes the bandwidths of a machine's GPU sets, and its MIG layouts, in another process.
 
-A machine of 16 GPUs with links of all widths takes seconds, and whoever may publish a machine can describe another one
-every second. That process reads kinds from its standard input and answers each on its standard output, until the input
-ends or it is killed; it keeps nothing and can be started anew at any time.
+The controller starts the process (``python -m`` this module) and stores its answers. A MIG layout has all states of a
+GPU. The figures of a machine with 16 GPUs and links of different widths take seconds. A client that can publish
+machines could publish a new one every second, and the controller must not stop for that. The process reads kinds from
+its standard input and writes an answer for each to its standard output, until the input ends or the process is killed.
+It has no state and can be restarted at any time.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ _NICENESS: Final = 10
 
 
 class MachineKind(msgspec.Struct, frozen=True):
-    """What figures depend on, without the machine's names and numbering.
+    """The properties of a machine on which the bandwidths of its GPU sets depend.
+
+    Machines of one kind can have other names and other GPU numbers.
 
     Attributes:
-        shape: In its canonical numbering.
-        profiles: The different lists of MIG profiles that its GPUs have.
+        shape: Links, PCIe paths and the like. The GPUs are in the canonical order that all equal machines share.
+        profiles: The different lists of MIG profiles of the machine's GPUs.
     """
 
     shape: Shape
@@ -44,7 +48,11 @@ class MachineKind(msgspec.Struct, frozen=True):
 
 
 def kind_of(machine: Machine) -> MachineKind | None:
-    """Return the kind of a machine, by which tables are computed; None if it has more GPUs than tables hold."""
+    """Return the kind of a machine: all machines of one kind share their figures.
+
+    Figures are, for example, the bandwidths of all sets of GPUs. The result is None if the machine has too many GPUs
+    for them.
+    """
     if len(machine.gpus) > tables.MAX_GPUS:
         return None
     bare = without_uuids(machine)
@@ -52,7 +60,10 @@ def kind_of(machine: Machine) -> MachineKind | None:
 
 
 def known(machine: Machine) -> bool:
-    """Return whether all costly tables of a machine's kind are computed, so that a fleet can add it at once."""
+    """Return whether the costly figures of a machine's kind are computed.
+
+    These are the bandwidths of all sets of GPUs, and the MIG layouts. If so, a fleet can add the machine without delay.
+    """
     if len(machine.gpus) > tables.MAX_GPUS:
         return True  # it refuses it
     bare = without_uuids(machine)
@@ -60,14 +71,22 @@ def known(machine: Machine) -> bool:
 
 
 def computed(kind: MachineKind) -> Iterator[bytes]:
-    """Yield the costly tables of a kind of machine as messages for ``keep`` of 3 MB at most, in their order."""
+    """Compute the costly figures of a kind of machine, and yield them as messages.
+
+    They are the bandwidths of all sets of GPUs, then the MIG layouts. A message has at most 3 MB. ``keep`` needs the
+    messages in this order.
+    """
     yield pickle.dumps(facts.Facts(kind.shape))
     for profiles in kind.profiles:
         yield pickle.dumps(layouts.layout_of(profiles))
 
 
 def keep(kind: MachineKind, part: int, message: bytes) -> None:
-    """Store tables of a kind of machine that another process computed: the message of number ``part``, from 0."""
+    """Store the figures in one message that the other process computed for ``kind``.
+
+    They are the bandwidths of all sets of GPUs, or a MIG layout. ``part`` is the number of the message in the answer,
+    from 0.
+    """
     figures = pickle.loads(message)  # noqa: S301  # our own code's, from a pipe that nobody else holds
     if part == 0:
         facts.keep(kind.shape, figures)
@@ -76,7 +95,11 @@ def keep(kind: MachineKind, part: int, message: bytes) -> None:
 
 
 def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer kinds of machines until the input ends: read each, compute its costly tables, write them as messages."""
+    """Read kinds of machines from ``asked``, and write the figures of each to ``answers``.
+
+    Figures are the bandwidths of all sets of GPUs and the MIG layouts. Those of one kind are several messages, each
+    with its length. The function returns when ``asked`` ends.
+    """
     while head := asked.read(_HEAD):
         kind = msgspec.msgpack.decode(asked.read(int.from_bytes(head)), type=MachineKind)
         for message in (*computed(kind), _END):
@@ -86,10 +109,12 @@ def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def answer(answers: IO[bytes]) -> Iterator[bytes]:
-    """Yield the messages with the costly tables of a kind of machine that another process computed.
+    """Read one answer of the other process, and yield its messages.
+
+    They have the figures of one kind of machine, such as the bandwidths of its sets of GPUs.
 
     Raises:
-        EOFError: The answer ends before its end, or is none.
+        EOFError: The stream ended before the last message, or it has no valid answer.
     """
     while size := int.from_bytes(_read(answers, _HEAD)):
         if size > _MOST_MESSAGE:
@@ -105,7 +130,7 @@ def _read(answers: IO[bytes], size: int) -> bytes:
 
 
 def question(kind: MachineKind) -> bytes:
-    """Return the bytes by which another process is asked for the costly tables of a kind of machine."""
+    """Return the bytes that ask the other process for a machine kind's figures."""
     text = msgspec.msgpack.encode(kind)
     return len(text).to_bytes(_HEAD) + text
 

@@ -1,4 +1,7 @@
-"""Sites: the numbered locations of nodes in the network, and which of them are near each other."""
+"""The *sites* of a cluster: the numbered locations of nodes in the network, and the network domains that contain them.
+
+``Fleet`` owns one ``Sites``. Nodes with the same location share a number.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,13 @@ _ZONE = LEVELS[-1]
 
 
 class Sites:
-    """All different locations of a cluster, numbered from 0, the unknown one.
+    """All different locations of a cluster's nodes, numbered. Number 0 is the unknown location.
 
     Attributes:
-        levels: The levels of the network by name, nearest first: between ``node`` and ``cluster``, which always are.
-        gbps_of: What a level is known to carry for each node, one direction, GB/s; its NICs carry no more in any case.
-        locations: By number.
+        levels: The names of the network levels, nearest first, without ``node`` and ``cluster``, which always exist.
+        gbps_of: The known bandwidth of each node for traffic within a level, one direction, GB/s. The bandwidth of the
+            node's NICs is a second limit.
+        locations: The locations by number.
     """
 
     def __init__(self, levels: Sequence[str] = LEVELS, gbps_of: Mapping[str, float] | None = None) -> None:
@@ -32,28 +36,34 @@ class Sites:
 
     @property
     def all_levels(self) -> tuple[str, ...]:
-        """Return the network levels whose domains of sites can hold a gang together, nearest first."""
+        """Return the names of all network levels, nearest first, from ``node`` to ``cluster``."""
         return (NODE, *self.levels, CLUSTER)
 
     def number(self, location: Location) -> int:
-        """Return the number of a location in the network as a site, a new one if it was not seen before."""
+        """Return the number of a location of nodes in the network.
+
+        A new location gets a new number.
+        """
         number = self._number.setdefault(location, len(self.locations))
         if number == len(self.locations):
             self.locations.append(location)
         return number
 
     def domains(self, level: str) -> Ints:
-        """Return the number of each site's network domain, -1 if it is in none: (locations,), int64.
+        """Return the number of the network domain of each location at a level: (locations,), int64.
 
-        Domains are numbered in the order of their names, so that the numbers depend on the cluster alone.
+        The number is -1 if the location is in no domain of the level. Domains are numbered in the order of their names,
+        so the numbers do not depend on the order in which nodes were read.
         """
         return self._known(level)[0]
 
     def inside(self, level: str, outer: str) -> Ints:
-        """Return the number of each site's domain of a network level, cut at a wider level: (locations,), int64.
+        """Return the domain of each location at a level, cut at the borders of ``outer``.
 
-        A domain has the names of all around it; one that has no name but its own (an NVLink fabric) may reach over
-        several of a wider level, and is cut into what each of these has of it. What is in none of them is left out.
+        ``outer`` is a wider level. Most domains lie inside one domain of it, and stay as they are. An NVLink fabric is
+        the exception: its servers can be in several domains of the wider level. The fabric is then cut into one domain
+        for each of these. The result is (locations,), int64; -1 for a location in no domain, and for a fabric's
+        location in no domain of the wider level.
         """
         domain, names = self._known(level)
         beside = np.array([len(name) == 1 for name in names], dtype=np.bool_)
@@ -65,7 +75,10 @@ class Sites:
         return np.where(cut < 0, -1, np.unique(np.append(cut, -1), return_inverse=True)[1][:-1] - 1)
 
     def holds(self, level: str, sites: Ints) -> bool:
-        """Return whether one network domain of a level, or of a narrower one, has all of these sites."""
+        """Return whether one network domain of a level contains all these locations.
+
+        A domain of a narrower level counts, too. ``sites`` are the numbers of the locations.
+        """
         if level not in self.all_levels:
             return False
         inside = (
@@ -74,7 +87,10 @@ class Sites:
         return any(own[0] >= 0 and (own == own[0]).all() for own in inside)
 
     def domain(self, level: str, number: int) -> str:
-        """Return the name of a network domain of sites: ``z1/s2/l7``."""
+        """Return the name of a level's network domain by its number (``domains``).
+
+        The names of the domains that contain it come first: ``z1/s2/l7``.
+        """
         return "/".join(filter(None, self._known(level)[1][number]))
 
     def _known(self, level: str) -> tuple[Ints, list[Domain]]:
@@ -93,30 +109,47 @@ class Sites:
         return numbers, names
 
     def gbps(self, level: str = NODE) -> NDArray[np.float64]:
-        """Return the network bandwidth of each site within a level, 0 if it is unknown: (locations,), float64, GB/s.
+        """Return the bandwidth of a node at each location for traffic within a level.
 
-        It is that of the NICs within the narrowest level, which a switch makes. How much is lost between its switches
-        is a site's choice: a wider level's is unknown where ``gbps_of`` does not name it.
+        The shape is (locations,), float64, GB/s; 0 if it is unknown. In the narrowest level, which is one switch, the
+        bandwidth is that of the node's NICs. In a wider level, the bandwidth depends on the cluster's network. It is
+        unknown if ``gbps_of`` has no entry for the level.
         """
         return self.most_gbps(level) if self.is_known(level) else np.zeros(len(self.locations))
 
     def is_known(self, level: str) -> bool:
-        """Return whether the bandwidth between sites of a network level is known where NICs are known."""
+        """Return whether the bandwidth between two nodes in one domain of a level is known.
+
+        ``level`` is a network level, such as ``leaf``. If the bandwidth of the nodes' NICs is unknown, the result is
+        False.
+        """
         return level in (NODE, *self._narrowest()) or level in self.gbps_of
 
     def most_gbps(self, level: str) -> NDArray[np.float64]:
-        """Return the network bandwidth of each site, unknown levels as fast as NICs: (locations,), float64, GB/s."""
+        """Return the highest possible bandwidth of a node at each location within a level.
+
+        The shape is (locations,), float64, GB/s. If the bandwidth of the level is unknown, that of the node's NICs is
+        returned.
+        """
         own = np.array([location.gbps for location in self.locations], dtype=np.float64)
         reached = self.all_levels[1 : self.all_levels.index(level) + 1]
         return np.minimum(own, min((self.gbps_of[name] for name in reached if name in self.gbps_of), default=np.inf))
 
     @property
     def switch(self) -> str:
-        """Return the network level whose sites share one switch: nodes within it have what their NICs have."""
+        """Return the name of the network level whose domains are single switches.
+
+        Between nodes below one switch, only their NICs limit the bandwidth.
+        """
         return self._narrowest()[-1] if self.levels else CLUSTER
 
     def _narrowest(self) -> tuple[str, ...]:
-        """The narrowest level; NVLink's levels are beside the others, so that the next one is it, too, if no zone."""
+        """Return the levels in which the bandwidth between nodes is known without ``gbps_of``.
+
+        These are the levels of NVLink (the fabric and its sub-domains), and the first network level after them. In the
+        latter all nodes are below one switch, so they have the bandwidth of their NICs. The zone counts only if it is
+        the nearest of all levels.
+        """
         levels_of_nvlink = tuple(itertools.takewhile(lambda level: level in (SUB_DOMAIN, FABRIC), self.levels))
         count = len(levels_of_nvlink)
         return self.levels[: max(count, 1) if self.levels[count : count + 1] == (_ZONE,) else count + 1]

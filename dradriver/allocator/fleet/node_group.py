@@ -1,4 +1,8 @@
-"""Node groups: nodes of one kind as arrays, with the same links, products and GPU numbers, whatever is free on each."""
+"""Node groups: all nodes with the same kind of machine, as arrays. ``Fleet`` owns them.
+
+The nodes of a group have the same links, products and GPU numbers. The index of a node in the arrays is its *slot*.
+Free GPUs are bit masks of positions.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +36,20 @@ Rules = tuple[tuple[int, ShareRule], ...]
 
 
 def group_key(machine: Machine, rules: Rules = ()) -> Hashable:
-    """Return what nodes must share to be of one group; equal links are not enough, products and drivers count, too."""
+    """Return a key that is equal for machines whose nodes belong into one group.
+
+    The key has links, products, driver versions and MIG profiles of the machine. It also has ``rules``, which say how
+    large the shares of each GPU may be.
+    """
     gpus = ((gpu.index, gpu.products, gpu.architecture, gpu.memory_mib, gpu.profiles) for gpu in machine.gpus)
     return (shape_of(machine), machine.vendor.word, machine.driver_version, machine.cuda_version, rules, *gpus)
 
 
 def without_uuids(machine: Machine) -> Machine:
-    """Return the machine as all nodes of a group have it in common: without its GPUs' uuids."""
+    """Return the machine without the uuids of its GPUs.
+
+    All nodes of a group share this machine.
+    """
     gpus = tuple(msgspec.structs.replace(gpu, uuid="") for gpu in machine.gpus)
     return msgspec.structs.replace(machine, gpus=gpus)
 
@@ -47,17 +58,20 @@ _NUMBERS: Final = itertools.count()
 
 
 class NodeGroup:
-    """All nodes of one kind: slot ``i`` of every array is ``names[i]``.
+    """All nodes with the same kind of machine.
+
+    The slot of a node is its index in every array: the node ``names[i]`` has slot ``i``.
 
     Attributes:
-        tables: Their tables.
-        machine: The machine of the first of them, without uuids, for what all of them share.
-        key: What ``group_key`` gives for each.
-        number: A short name of the group. Copies have the same.
-        rules: How their GPUs are shared, by number.
-        vendor: The vendor of their GPUs.
-        names: Names of the nodes.
-        rooms: What is left of GPUs that may be had in parts; None while no node of the group offers any.
+        tables: The bandwidth and other figures of all sets of the machine's GPUs.
+        machine: The machine without uuids, which all nodes share.
+        key: The ``group_key`` of the machine.
+        number: A number that identifies the group. A copy of the group has the same number.
+        rules: By GPU number, how large the shares of the GPU may be (``ShareRule``).
+        vendor: The vendor of the GPUs.
+        names: The names of the nodes.
+        rooms: The free capacity for fractions (shares and MIG slices); None while no node of the group offers GPUs as
+            fractions.
     """
 
     def __init__(self, tables: Tables, machine: Machine, *, key: Hashable, rules: Rules = ()) -> None:
@@ -81,7 +95,11 @@ class NodeGroup:
         self._described = lru_cache(maxsize=_MOST_ANSWERS)(partial(_describe, machine, tables))
 
     def add(self, name: str, *, row: int = NO_ROW, site: int = 0) -> int:
-        """Add a node to the group with nothing free on it, and return its slot in the group."""
+        """Add the node ``name`` without free GPUs, and return its index in the group's arrays.
+
+        ``row`` is the node's index in the caller's arrays; ``NO_ROW`` if it has none. ``site`` is the number of its
+        network location; 0 if unknown.
+        """
         slot = len(self.names)
         if slot == len(self._free):
             self._free = np.concatenate((self._free, np.zeros_like(self._free)))
@@ -96,7 +114,11 @@ class NodeGroup:
         return slot
 
     def drop(self, slot: int) -> str:
-        """Drop a node from the group: move the last node into its slot and return the name; empty if it was last."""
+        """Remove the node at ``slot`` from the group.
+
+        A slot is the index of a node in the group's arrays. The node in the last slot moves into this one. Return the
+        name of that node, or an empty text if the removed node was itself in the last slot.
+        """
         last = len(self.names) - 1
         for array in (self._free, self._row, self._site):
             array[slot] = array[last]
@@ -109,7 +131,10 @@ class NodeGroup:
         return self.names[slot] if slot < last else ""
 
     def copied(self) -> NodeGroup:
-        """Return a copy of the group that shares the tables; changes in one change nothing in the other."""
+        """Return a copy of the group, for simulations.
+
+        The copy shares the figures of GPU sets. Changes of nodes in one do not change the other.
+        """
         # Names change far less often than what is free: a copy is made when a node comes or goes.
         self._shares_names = True
         new = copy.copy(self)
@@ -122,20 +147,34 @@ class NodeGroup:
             self.names, self._shares_names = self.names.copy(), False
 
     def mask_of(self, gpus: Collection[int]) -> int:
-        """Return the mask of GPU numbers on the group's nodes; KeyError for a number that they do not have."""
+        """Return the bit mask of the GPUs with these numbers.
+
+        Raises:
+            KeyError: The machine does not have one of the numbers.
+        """
         mask = 0
         for number in gpus:
             mask |= self._bit[number]
         return mask
 
     def set_free(self, slot: int, mask: int) -> None:
-        """Set what is free on a node of the group; its GPUs with parts, or never had whole, stay for parts alone."""
+        """Set the free GPUs of a node, as a bit mask.
+
+        GPUs that have fractions in use, or are offered as fractions only, do not become free for whole requests.
+        ``slot`` is the index of the node in the group.
+        """
         if self.rooms is not None:
             mask = self.rooms.set(slot, self.rooms.masks(slot)._replace(unheld=mask))
         self._free[slot] = mask
 
     def set_offer(self, slot: int, offer: Offer) -> None:
-        """Set which GPUs of a node of the group may be had in parts; KeyError for a number that it does not have."""
+        """Set which GPUs of a node can be used as fractions (shares or MIG slices).
+
+        ``slot`` is the index of the node in the group, ``offer`` has the GPUs.
+
+        Raises:
+            KeyError: The node does not have one of the GPU numbers.
+        """
         shared, sliced, parts_only = map(self.mask_of, (offer.shared, offer.sliced, offer.parts_only))
         tenants = tuple((self.mask_of([number]).bit_length() - 1, tenant) for number, tenant in offer.tenants)
         if self.rooms is not None or shared | sliced | parts_only:
@@ -143,13 +182,22 @@ class NodeGroup:
             self._free[slot] = rooms.set(slot, Masks(rooms.masks(slot).unheld, shared, sliced, parts_only, tenants))
 
     def set_parts(self, slot: int, parts: Mapping[int, Sequence[Part]]) -> None:
-        """Set which parts are on the GPUs of a node of the group; KeyError for a number that it does not have."""
+        """Set the fractions (shares and MIG slices) that are in use on a node's GPUs, by GPU number.
+
+        ``slot`` is the index of the node in the group.
+
+        Raises:
+            KeyError: The node does not have one of the GPU numbers.
+        """
         by_position = {self._bit[number].bit_length() - 1: each for number, each in parts.items()}
         if self.rooms is not None or any(by_position.values()):
             self._free[slot] = self._made_rooms().set_parts(slot, by_position)
 
     def narrow(self, slot: int, mask: int) -> None:
-        """Offer no other GPUs of a node of the group than those of a mask; what is on the others stays there."""
+        """Let a node offer only the GPUs of a bit mask.
+
+        Fractions that are in use on the other GPUs stay. ``slot`` is the index of the node in the group.
+        """
         if self.rooms is None:
             self._free[slot] &= mask
             return
@@ -158,7 +206,11 @@ class NodeGroup:
         self._free[slot] = self.rooms.set(slot, less)
 
     def offer_and_parts(self, slot: int) -> tuple[Offer, dict[int, Sequence[Part]]]:
-        """Return the offer that was set for a node of the group, and the parts on its GPUs by their numbers."""
+        """Return which GPUs a node offers as fractions, and the fractions in use.
+
+        Fractions are shares or MIG slices; those in use are listed by GPU number. ``slot`` is the index of the node in
+        the group.
+        """
         if self.rooms is None:
             return WHOLE, {}
         number = [gpu.index for gpu in self.machine.gpus]
@@ -170,7 +222,10 @@ class NodeGroup:
         return offer, parts
 
     def unheld(self, slot: int) -> int:
-        """Return the mask of a group node's positions that nobody has as a whole, those with parts included."""
+        """Return the bit mask of a node's GPUs that are not allocated as whole GPUs.
+
+        ``slot`` is the index of the node in the group. Fractions of the GPUs may be in use.
+        """
         return self.free(slot) if self.rooms is None else self.rooms.masks(slot).unheld
 
     def _made_rooms(self) -> Rooms:
@@ -182,48 +237,73 @@ class NodeGroup:
         return self.rooms
 
     def set_row(self, slot: int, row: int) -> None:
-        """Set which row of the caller's arrays a node of the group has."""
+        """Set the row of a node: its index in the arrays that the caller passes.
+
+        ``slot`` is the index of the node in the group.
+        """
         self._row[slot] = row
 
     def set_site(self, slot: int, site: int) -> None:
-        """Set where a node of the group stands in the network: the number of its location."""
+        """Set where a node is in the network, as the number of a location (site).
+
+        ``slot`` is the index of the node in the group.
+        """
         self._site[slot] = site
 
     def free(self, slot: int) -> int:
-        """Return the mask of the free positions of one node of the group."""
+        """Return the free GPUs of a node as a bit mask; ``slot`` is its index."""
         return int(self._free[slot])
 
     def row_and_site(self, slot: int) -> tuple[int, int]:
-        """Return for a node of the group its row in the caller's arrays and the number of its location."""
+        """Return a node's row, and the number of its network location.
+
+        The row is the node's index in the caller's arrays. ``slot`` is its index in the group.
+        """
         return int(self._row[slot]), int(self._site[slot])
 
     def free_masks(self) -> NDArray[np.uint16]:
-        """Return the mask of free positions of each node of the group: (nodes,), uint16; a view."""
+        """Return the free GPUs of each node as a bit mask: (nodes,), uint16.
+
+        The array is a view of the group's own array. Bit ``i`` is the GPU at position ``i``.
+        """
         return self._free[: len(self.names)]
 
     def spared_masks(self) -> NDArray[np.uint16]:
-        """Return ``free_masks`` of the group's nodes without GPUs that may be had in parts: (nodes,), uint16."""
+        """Return each node's free GPUs that cannot be used as fractions, as a bit mask.
+
+        Fractions are shares and MIG slices. The shape is (nodes,), uint16.
+        """
         free = self.free_masks()
         if self.rooms is None:
             return free
         return free & ~(self.rooms.opening(sliced=False) | self.rooms.opening(sliced=True))
 
     def sites(self) -> NDArray[np.int32]:
-        """Return the location's number of each node of the group: (nodes,), int32; a view."""
+        """Return the number of each node's network location: (nodes,), int32.
+
+        The array is a view of the group's own array.
+        """
         return self._site[: len(self.names)]
 
     def rows(self) -> Ints:
-        """Return each group node's row in the caller's arrays, ``NO_ROW`` without one: (nodes,), int64; a view."""
+        """Return the row of each node: its index in the caller's arrays.
+
+        The shape is (nodes,), int64; the array is a view of the group's own array. The row is ``NO_ROW`` for a node
+        that the caller's arrays do not have.
+        """
         return self._row[: len(self.names)]
 
     def by_name(self) -> Ints:
-        """Return the slots of the group's nodes in the order of their names: (nodes,), int64."""
+        """Return the slots (indices) of the group's nodes, sorted by the nodes' names: (nodes,), int64."""
         if self._by_name is None:
             self._by_name = np.array(sorted(range(len(self.names)), key=self.names.__getitem__), dtype=np.int64)
         return self._by_name
 
     def at_rows(self, eligible: Bools) -> Bools:
-        """Return by node of the group the entry of a caller's array at its row; False without one: (nodes,)."""
+        """Return for each node of the group whether the caller's array says that it is eligible: (nodes,).
+
+        ``eligible`` has one entry for each row. The result is False for a node without a row.
+        """
         rows = self.rows()
         if not len(eligible):
             return np.zeros(len(rows), dtype=np.bool_)
@@ -232,7 +312,10 @@ class NodeGroup:
         return out
 
     def suitable(self, request: Request) -> int:
-        """Return the mask of positions whose GPUs a request accepts on the group's nodes; 0 for another vendor."""
+        """Return the bit mask of the GPUs that a request accepts on the group's nodes, free or not.
+
+        The result is 0 if the request is for another vendor.
+        """
         if request.vendor != self.vendor:
             return 0
         if not filters(request):
@@ -242,13 +325,19 @@ class NodeGroup:
         return self._suitable(*kind, exclude, request.near_nic if isinstance(request, Whole) else "")
 
     def include(self, request: Whole) -> int | None:
-        """Return the mask of GPUs that a request must include on the group's nodes; None if they lack a number."""
+        """Return the GPUs that a set for this request must include, as a bit mask.
+
+        The request names them by number. The result is None if the machine does not have one of the numbers.
+        """
         if not self._bit.keys() >= set(request.include):
             return None
         return self.mask_of(request.include)
 
     def describe(self, taken: int, request: Whole) -> Choice:
-        """Return the choice of a set of positions on any node of the group; its ``node`` is empty."""
+        """Return the choice of a set of GPUs, which is the same for all nodes of the group.
+
+        ``taken`` is the bit mask of the set, ``request`` the pod's request. ``node`` of the choice is empty.
+        """
         return self._described(taken, request.containers, request.preferred)
 
 

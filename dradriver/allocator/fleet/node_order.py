@@ -1,4 +1,4 @@
-"""In which order the nodes of a cluster are filled."""
+"""Orders the nodes of a cluster for a request. ``Fleet.rank`` calls it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ _MOST_MASKS = 512  # of large machines, of which the set is looked up at once; t
 
 
 class Option(NamedTuple):
-    """What to take of all candidates of a group that have one free mask.
+    """The GPUs that a pod would take on candidate nodes with equal free GPUs.
+
+    The nodes have the same kind of machine.
 
     Attributes:
-        cost: The lower the better; options of all groups compare.
-        candidates: Those of the group.
-        free: The mask.
-        taken: The set to take of it.
+        cost: Numbers that are compared one after another, the lowest first. Costs of different groups can be compared.
+        candidates: The candidate nodes of the group.
+        free: The bit mask of the free GPUs.
+        taken: The bit mask of the set that the pod takes.
     """
 
     cost: tuple[float, ...]
@@ -45,36 +47,40 @@ def ties(
 ) -> Iterator[list[Option]]:
     """Yield lists of equally good nodes that reach a fallback level, the best first.
 
-    Nodes that reach an earlier level are left out.
+    Nodes that reach a better level are left out. The criteria in their order:
 
-    Nodes with the most bandwidth come first. Among equals, the request's weights decide, if it has some. The lowest
-    value comes first: ``price * relative_price - utilisation * allocated``. ``relative_price`` is the mean price of the
-    set's GPUs relative to the dearest GPU. ``allocated`` is the allocated fraction of the node's GPUs. Then the
-    strategy decides:
+    1. The most bandwidth.
+    2. The weights, if the request has some. The lowest value of ``price * relative_price - utilisation * allocated`` is
+       best. ``relative_price`` is the mean price of the set's GPUs relative to the dearest GPU. ``allocated`` is the
+       allocated fraction of the node's GPUs.
+    3. The strategy:
 
     * ``best-fit``: what later pods lose if the set is taken, then the fewest free GPUs. The loss is in GB/s. It
       compares what the node can still offer: the best set of 8, 4 and 2, and all disjoint sets of 4 and of 2. If all
-      sets of a size are equal on every node, only the best set of 8 and all disjoint sets of 4 count;
-    * ``pack``: the fewest free GPUs, then what later pods lose;
-    * ``spread``: the most free GPUs, then what later pods lose;
+      sets of a size are equal on every node, only the best set of 8 and all disjoint sets of 4 count.
+    * ``pack``: the fewest free GPUs, then what later pods lose.
+    * ``spread``: the most free GPUs, then what later pods lose.
     * ``first-fit``: nothing; names decide.
 
     Worked example: one GPU is requested. Node a has a whole NVLink pair free, node b a pair and a single GPU.
     ``best-fit`` and ``spread`` take the single GPU of b, ``pack`` and ``first-fit`` take a GPU of a.
 
-    ``best-fit`` compares less if all sets are equal. Then names decide between most nodes, always in the same order, so
-    that the last nodes become empty. A closer fit (pairs kept, the fewest free GPUs) would spread jobs over all nodes:
-    pods that need whole nodes wait longer than with first-fit. Measured with ``gputopo simulate --machine dgx-h100``.
+    ``best-fit`` compares less if all sets are equal, for a reason: names then decide between most nodes, always in the
+    same order, so that the last nodes become empty. A closer fit (keep pairs, take the fewest free GPUs) would spread
+    jobs over all nodes, and pods that need whole nodes would wait longer than with first-fit. This was measured with
+    ``gputopo simulate --machine dgx-h100``.
 
     Args:
-        candidates: The nodes, by kind of machine: those of one kind share the figures of all sets of GPUs.
+        candidates: The nodes, by kind of machine. Nodes of one kind share the figures of all sets of GPUs.
         request: The pod's request.
         fallback_level: The criteria of the fallback level that the nodes must reach.
         passed: The criteria of the better levels, which were tried before.
     """
     # Whether no node has a set that is better than another of its size.
     is_alike = all(nodes.group.tables.has_equal_sets for nodes in candidates)
-    streams = [_options(nodes, request, rung=fallback_level, passed=passed, alike=is_alike) for nodes in candidates]
+    streams = [
+        _options(nodes, request, fallback_level=fallback_level, passed=passed, alike=is_alike) for nodes in candidates
+    ]
 
     # Each stream has one option for each different mask of free GPUs of a kind, the cheapest first. ``NodeWeights`` are
     # weights that also compare nodes, by price and utilisation.
@@ -88,7 +94,11 @@ def ties(
 
 
 def named(tie: list[Option], limit: int) -> list[tuple[str, NodeGroup, int]]:
-    """Return the first nodes by name of equally good ones in the order, with groups and what to take of each."""
+    """Return the first ``limit`` of some equally good nodes, sorted by name.
+
+    ``tie`` has these nodes as options: each stands for the nodes of a group with the same free GPUs, and for the set to
+    take there. Each node comes with its group, and with the bit mask of the set to take.
+    """
     taken: dict[Candidates, dict[int, int]] = {}
     for option in tie:
         taken.setdefault(option.candidates, {})[option.free] = option.taken
@@ -100,15 +110,20 @@ def named(tie: list[Option], limit: int) -> list[tuple[str, NodeGroup, int]]:
 
 
 def _options(
-    candidates: Candidates, request: Whole, *, rung: Criteria, passed: Sequence[Criteria], alike: bool
+    candidates: Candidates, request: Whole, *, fallback_level: Criteria, passed: Sequence[Criteria], alike: bool
 ) -> Iterator[Option]:
-    """The options of one group, cheapest first."""
+    """Yield the options of the nodes of one group, the cheapest first.
+
+    An option is the set that the pod would take on nodes with the same free GPUs. ``fallback_level`` has the criteria
+    that the set must meet, ``passed`` those of the better levels. ``alike`` says that all sets of one size are equal on
+    every node.
+    """
     tables, gpus = candidates.group.tables, request.gpus
     include = candidates.group.include(request)
     if gpus > tables.size or include is None:
         return
     masks = candidates.masks
-    criteria = rung.including(include)
+    criteria = fallback_level.including(include)
     masks = masks[tables.has(gpus, masks, criteria)]
     for above in passed:
         masks = masks[~tables.has(gpus, masks, above.including(include))]
@@ -121,7 +136,11 @@ def _options(
 
 
 def _weighed(options: Iterator[Option], weights: NodeWeights) -> Iterator[Option]:
-    """Return a group's options, cheapest first, where price and utilisation decide after bandwidth."""
+    """Return options with the price and the utilisation of nodes added to their costs.
+
+    An option is a set of GPUs that a pod could take on nodes of one group. The cheapest option comes first. ``weights``
+    say how much both count. Price and utilisation are compared right after bandwidth.
+    """
     relative: dict[str, float] = {}
 
     def cost(option: Option) -> tuple[float, ...]:
@@ -139,7 +158,12 @@ def _weighed(options: Iterator[Option], weights: NodeWeights) -> Iterator[Option
 
 
 def _ordered(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, alike: bool) -> Iterator[Array]:
-    """Rows of mask, set and cost, cheapest first: (n, columns) each, float64."""
+    """Yield arrays of options, the cheapest options first, one row for each option.
+
+    The arrays are float64. An option is the set that a pod would take on nodes with the same free GPUs. The columns are
+    the mask of free GPUs, the mask of the set, and the parts of the cost. ``tables`` has the figures of all sets,
+    ``criteria`` what a set must have. ``alike`` says that all sets of one size are equal.
+    """
     if tables.size <= TABULATED:
         key = ("node order", request.gpus, criteria, preference(request), alike)
         rows = tables.row(key, lambda: _tabulate(tables, request, criteria, alike=alike))

@@ -1,7 +1,8 @@
-"""What a pod of several parts costs at least on each node: ``part_assignment.py`` for many nodes at once, exact.
+"""Computes the least cost of several fractions (shares or MIG slices) of one pod on each node. ``part_sets`` calls it.
 
-Node after node the way is the same, so it is walked for all nodes together: GPU after GPU, and for each number of
-parts that are placed the least cost so far, an array over the nodes.
+It is the exact search of ``part_assignment.py`` for many nodes at once. The search takes the same steps on every node,
+so it runs for all nodes together, with numpy. It adds one GPU after another. For each combination of fractions that the
+GPUs so far can hold, it keeps the least cost, as an array over the nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ _NOT_YET = np.int32(NONE // 2)  # the sum with any cost stays within 32 bits
 
 
 class Step(NamedTuple):
-    """One step from ``placed`` parts to ``total`` by ``more``, each by its place in ``every_count``; never by none."""
+    """One step of the search: adding ``more`` fractions on one GPU turns ``placed`` fractions into ``total`` fractions.
+
+    Each is a combination of fractions, as an index into the list of all combinations (``every_count``). ``more`` has at
+    least one fraction.
+    """
 
     total: int
     placed: int
@@ -36,7 +41,12 @@ class Step(NamedTuple):
 
 @lru_cache(maxsize=256)
 def steps(wanted: Counts) -> list[Step]:
-    """Return all steps by which the costs of parts add up, the largest totals first, so that no GPU is used twice."""
+    """Return all steps of the search; the steps to the largest totals come first.
+
+    A step adds some fractions on one more GPU to the fractions placed so far. The costs are lowered in place. In this
+    order each step reads only costs that do not include the current GPU yet, so no GPU is used twice. ``wanted`` is the
+    number of requested fractions of each kind.
+    """
     every = every_count(wanted)
     number = {counts: at for at, counts in enumerate(every)}
     return [
@@ -48,13 +58,16 @@ def steps(wanted: Counts) -> list[Step]:
 
 
 def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
-    """Return the least cost of all fractions of a pod on each node of a machine shape.
+    """Return the least cost of all fractions of a pod on each node of one group.
+
+    The cost says what later pods lose.
 
     Args:
         ask: The request for fractions.
-        nodes: The nodes of one machine shape.
-        slots: The nodes to look at, ascending.
-        enough: If so many nodes need no empty GPU, the other nodes are not looked at and count as ``FAR``.
+        nodes: The nodes of one group.
+        slots: The slots (indices in the group) of the nodes to evaluate, ascending.
+        enough: If at least this number of nodes have a place on GPUs that have fractions already, places on empty GPUs
+            are not computed. The other nodes then get ``FAR``.
 
     Returns:
         (len(slots),) int64; ``FAR`` for a node without a place.
@@ -93,16 +106,27 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
 
 
 def _lower_by_one_gpu(wanted: Counts, reached: list[Array], costs: Mapping[int, Array]) -> None:
-    """Lower the costs in ``reached``, in place, by what one more GPU of each node can take at these ``costs``."""
+    """Add one more GPU of each node to the search: lower the costs in ``reached``, in place.
+
+    ``reached`` has for each combination of fractions the least cost on each node. ``costs`` has for each combination
+    its cost on the new GPU alone. ``wanted`` is the number of requested fractions of each kind.
+    """
     for total, placed, more in steps(wanted):
         if more in costs:
             np.minimum(reached[total], costs[more] + reached[placed] if placed else costs[more], out=reached[total])
 
 
 def _open(ask: Ask, nodes: Nodes, reached: list[Array], opening: Array, used_gpus: Ints) -> None:
-    """Lower the costs in ``reached``, in place, by what the empty GPUs of each node can take.
+    """Add each node's empty GPUs to the search: lower the costs in ``reached``, in place.
 
-    The GPUs are opened in the order of ``order``.
+    First come the GPUs that later requests for whole GPUs can best do without (``order``).
+
+    Args:
+        ask: The request for fractions.
+        nodes: The nodes of one group.
+        reached: For each combination of fractions the least cost on each node.
+        opening: For each node the bit mask of the empty GPUs that may be used.
+        used_gpus: For each node the number of GPUs that are in use by fractions.
     """
     rooms = nodes.rooms
     g = len(rooms.layouts)
@@ -121,7 +145,12 @@ def _open(ask: Ask, nodes: Nodes, reached: list[Array], opening: Array, used_gpu
 
 
 def _orders(tables: Tables, masks: Array, g: int) -> Array:
-    """For each mask that occurs its positions in the order of ``order``, then ``g``: (2**g, g)."""
+    """Return for each mask of GPUs in ``masks`` a list of its GPUs, in order of use.
+
+    First come the GPUs that later requests for whole GPUs can best do without (``order``). ``tables`` has the figures
+    of all sets of GPUs. The shape is (2**g, g) for g GPUs; the index is the mask. A row with fewer than g GPUs is
+    filled up with ``g``.
+    """
     out = np.full((1 << g, g), g, dtype=np.int8)
     for mask in np.flatnonzero(np.bincount(masks)).tolist():
         positions = order(tables, mask)
@@ -131,7 +160,11 @@ def _orders(tables: Tables, masks: Array, g: int) -> Array:
 
 @remembered
 def order(tables: Tables, mask: int) -> tuple[int, ...]:
-    """Return the mask's GPUs in the order in which giving them to parts costs whole requests least."""
+    """Return the GPUs of a bit mask in the order in which they should be used for fractions.
+
+    ``tables`` has the figures of all sets of GPUs. First comes the GPU that later requests for whole GPUs can best do
+    without.
+    """
     positions: list[int] = []
     while mask:
         taken = best_set(tables, mask, gpus=1)

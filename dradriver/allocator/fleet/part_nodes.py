@@ -1,8 +1,10 @@
-"""Nodes with GPUs that are offered in parts, and the place of a single part on one of them.
+"""Finds the place of a single fraction (a share or MIG slice) on a node.
 
-Where the strategy says nothing else: a GPU that is in use by parts already, the one on which the part costs least (the
-fullest that still fits; the MIG start that spoils least); else an empty one, chosen as a whole GPU is: out of a broken
-pair before one of a whole quad. A pod of several parts may have them of several GPUs of one node.
+By default the fraction is placed on a GPU that has fractions already. Among these GPUs, the one on which it costs least
+is taken. For a share this is the fullest GPU that still fits. For a MIG slice it is the start slice that blocks the
+fewest others. If no such GPU fits, an empty GPU is taken, chosen like a whole GPU. For example, a GPU whose linked
+partner is in use is taken before one of four free linked GPUs. The fractions of one pod may be on several GPUs of one
+node.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from dradriver.allocator.sets.subsets import Bools, Ints
 
 
 class Nodes(NamedTuple):
-    """Nodes of one kind that offer parts.
+    """The nodes of one kind that offer GPUs as fractions.
 
     Attributes:
-        group: The kind.
-        rooms: What is left of their GPUs.
+        group: The node group.
+        rooms: The free capacity of their GPUs for shares and MIG slices.
         eligible: (nodes,) bool, which of them may be taken; None for all.
-        suitable: Mask of the positions whose GPUs are of the kind that is wanted.
-        openable: Mask of those where an empty GPU has room for a part of some kind.
+        suitable: Bit mask of the GPUs that the request accepts.
+        openable: Bit mask of the GPUs that can hold at least one requested fraction if they are empty.
     """
 
     group: NodeGroup
@@ -41,13 +43,20 @@ class Nodes(NamedTuple):
     openable: int
 
     def able(self, fits: Bools) -> Ints:
-        """Return the slots of nodes with GPUs for parts for which ``fits`` is true, in the order of their names."""
+        """Return the slots of the eligible nodes for which ``fits`` is true, sorted by the nodes' names.
+
+        A slot is the index of a node in its group.
+        """
         by_name = self.group.by_name()
         return by_name[(fits if self.eligible is None else fits & self.eligible)[by_name]]
 
 
 class Take(NamedTuple):
-    """What a place takes of one GPU: how many parts of each kind."""
+    """The fractions of one GPU that a pod would get at a place.
+
+    ``position`` is the GPU's index in the machine, ``left`` its free capacity before. ``counts`` is the number of
+    fractions of each kind; equal fractions are of one kind.
+    """
 
     position: int
     left: Left
@@ -55,7 +64,10 @@ class Take(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place on one node. The key orders those of one list, the smaller the better."""
+    """A place for a pod's fractions: a node, and what the pod takes there.
+
+    ``key`` is a number by which places are compared; the smallest is best.
+    """
 
     key: int
     name: str
@@ -63,7 +75,7 @@ class Place(NamedTuple):
     takes: tuple[Take, ...]
 
     def choice(self, ask: Ask) -> PartChoice:
-        """Return the choice of a place for parts on a node, in the machine's own GPU numbers."""
+        """Return the choice for the request ``ask`` at this place, with GPU numbers."""
         made: list[list[Part]] = [[] for _ in ask.wanted]
         for position, left, counts in self.takes:
             for kind, part in ask.parts(left, counts, gpu=self.group.machine.gpus[position].index):
@@ -75,7 +87,11 @@ class Place(NamedTuple):
 
 
 def one_part(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
-    """Return the best place for a single part on each of the best nodes, best first; empty if there is none."""
+    """Return places for a single fraction (``ask``) on the ``limit`` best nodes.
+
+    The best place comes first. The result is empty if no node has a place. There is one place for each node: the best
+    GPU. ``every`` are the nodes, by kind of machine.
+    """
     strategy = ask.request.strategy
     lists = [_in_use, _opened] if strategy is not Strategy.SPREAD else [_opened, _in_use]
     places: list[Place] = []
@@ -92,13 +108,21 @@ def one_part(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
 
 
 def _in_use(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
-    """The best places on GPUs of which ``rooms`` says what is left, one a node, best first."""
+    """Return the best places for a fraction on GPUs that have fractions already.
+
+    ``ask`` is the request. GPUs that are offered as fractions only count as well. There is one place per node, on the
+    ``limit`` best nodes, best first. ``every`` are the nodes, by kind of machine.
+    """
     places = [place for nodes in every for place in _in_use_of(ask, nodes, limit)]
     return sorted(places, key=lambda place: (place.key, place.name))[:limit]
 
 
 def _in_use_of(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
-    """Yield the best places for a fraction on GPUs that have fractions already."""
+    """Yield the best places for a fraction on GPUs that have fractions already.
+
+    ``ask`` is the request. The GPUs are those of ``nodes``, the nodes of one kind. At most ``limit`` places are
+    yielded.
+    """
     # 1. The cost of the part on each GPU that is in use by parts, (g, nodes): by what it takes from others, or by the
     # strategy. ``NONE`` if it does not fit, or if the GPU is not of the requested kind.
     rooms, strategy = nodes.rooms, ask.request.strategy
@@ -129,7 +153,10 @@ def _in_use_of(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
 
 
 def smallest(slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
-    """Return the ``limit`` smallest costs of parts among nodes, each after its slot, ascending."""
+    """Return the ``limit`` best nodes, as pairs of a node's slot and its key.
+
+    A slot is the index of a node in its group. A key is a number by which nodes are compared; the smallest comes first.
+    """
     if len(slots) > limit:
         last = np.partition(keys, limit - 1)[limit - 1]
         below, equal = np.flatnonzero(keys < last), np.flatnonzero(keys == last)
@@ -140,7 +167,11 @@ def smallest(slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
 
 
 def _opened(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
-    """The best places on empty GPUs, those whose loss costs whole requests least; one a node, best first."""
+    """Return the best places for a fraction on empty GPUs, one per node.
+
+    ``ask`` is the request. First come the GPUs that later requests for whole GPUs can best do without. At most
+    ``limit`` nodes of ``every`` are returned.
+    """
     single_gpu = Whole(containers=(1,), strategy=ask.request.strategy)
     rooms = {nodes.group: nodes.rooms for nodes in every}
     candidates = []

@@ -1,4 +1,7 @@
-"""Ranking of nodes for a request for parts, and why none has a place for it."""
+"""Ranks nodes for a request for shares or MIG slices, or says why none fits.
+
+``Fleet.rank`` calls it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from dradriver.allocator.request import Amount, Mig, NoPlaceError, PartChoice, S
 from dradriver.allocator.sets.masks import mask_of, positions_of
 from dradriver.allocator.sets.subsets import Bools
 from dradriver.counted import counted
-from dradriver.reason import Cause
+from dradriver.reason import Cause, sentences
 
 
 def rank(
@@ -29,18 +32,20 @@ def rank(
     """Return the best nodes for a request for fractions, each with its best place.
 
     Args:
-        eligible: The nodes that may be taken, by machine shape.
+        eligible: The nodes that may be taken, by node group.
         request: The request for shares or MIG slices.
-        limit: Most choices to return.
-        explain: Whether a refusal says what is nearest.
-        tenant: The tenant's number. A GPU that is another tenant's alone has nothing free for it.
+        limit: The largest number of choices to return.
+        explain: Whether a refusal names the nearest thing that is possible.
+        tenant: The tenant's number. GPUs that only another tenant may use have no free capacity for it.
 
     Raises:
         NoPlaceError: No node has room.
     """
     ask = _ask(request)
     if not ask.wanted or (isinstance(request, Share) and Amount() in request.amounts):
-        raise NoPlaceError("a part of no size, or none at all: ask for at least one, of 1 % or 1 MiB at least")
+        raise NoPlaceError(
+            "The request has no share or MIG slice, or one of size 0. Request at least one, of at least 1 % or 1 MiB"
+        )
     nodes_by_group = [
         _nodes(ask, group, group.rooms.seen_by(tenant), is_eligible)
         for group, is_eligible in eligible.items()
@@ -67,40 +72,51 @@ def _nodes(ask: Ask, group: NodeGroup, rooms: Rooms, eligible: Bools | None) -> 
 
 
 def _refusal(ask: Ask, every: Sequence[Nodes], tenant: int, *, explain: bool) -> NoPlaceError:
-    """Why there is no place; the message names the nearest thing that is possible, where that is wanted."""
+    """Return the error that says why no node has a place for these fractions.
+
+    ``ask`` is the request. If ``explain`` is set, the error also names the nearest thing that is possible. ``every``
+    are the nodes, ``tenant`` is the number of the tenant that requests.
+    """
     what = part_phrases.wanted(ask.request)
     word = "MIG slices" if ask.sliced else "shares"
     # ``openable``: GPUs that have room for the request when they are empty.
     offering = [nodes for nodes in every if nodes.rooms.offered(sliced=ask.sliced)]
     if not offering:
-        stable = f"no node offers GPUs in {word}"
+        why = f"no node offers GPUs as {word}"
     elif not any(nodes.openable & nodes.rooms.offered(sliced=ask.sliced) for nodes in offering):
-        stable = f"no GPU of this cluster that is offered in {word} has room for that even when it is empty"
-        return NoPlaceError(f"{what}: no; {stable}{_instead(ask, offering)}", cause=Cause.NEVER)
+        why = f"no GPU that nodes offer as {word} has room for it, even if the GPU is empty"
+        return NoPlaceError(sentences(why, _instead(ask, offering)), request=what, cause=Cause.NEVER)
     elif not any(_ever(ask, nodes) for nodes in offering):
-        return NoPlaceError(
-            f"{what}: no; no node of this cluster has room for so much, even when nothing is on it", cause=Cause.NEVER
-        )
+        why = "no node of this cluster has room for all of it, even if the node is empty"
+        return NoPlaceError(why, request=what, cause=Cause.NEVER)
     else:
-        stable = "no eligible node has room for that"
-    reason = f"{what}: no; {stable}"
+        why = "no eligible node has room for it"
 
     # Free capacity that only another tenant may use.
     kept = _kept_from(ask, offering, tenant)
-    stable = reason if kept is None else f"{reason}; another namespace uses fractions of GPUs with room for it"
+    if kept is not None:
+        why = sentences(why, "Another namespace uses fractions of GPUs with room for it (exclusiveTo: namespace)")
     cause = Cause.NEVER if not offering else Cause.GPUS if kept is None else Cause.RESERVED
-    return NoPlaceError(f"{reason}{_nearest(ask, offering, kept)}" if explain else stable, stable=stable, cause=cause)
+    nearest = _nearest(ask, offering, kept) if explain and offering else ""
+    return NoPlaceError(why, request=what, nearest=nearest, cause=cause)
 
 
 def _ever(ask: Ask, nodes: Nodes) -> bool:
-    """Whether such a node with all its GPUs empty has room for the parts of each kind alone."""
+    """Return whether a node has room for the requested fractions if all its GPUs are empty.
+
+    ``ask`` is the request. Each kind of fraction is checked by itself. So the answer can be True although not all kinds
+    fit together.
+    """
     offered = list(positions_of(nodes.rooms.offered(sliced=ask.sliced) & nodes.suitable))
     most = (int(ask.most_empty(nodes.rooms, kind)[offered].sum()) for kind in range(len(ask.wanted)))
     return all(map(int.__ge__, most, ask.wanted))
 
 
 def _instead(ask: Ask, offering: Sequence[Nodes]) -> str:
-    """What to say of what nodes offer: the MIG profiles there are, or the most that one share can have."""
+    """Return as text which fractions the nodes offer: names of MIG profiles, or the largest possible share.
+
+    ``offering`` are these nodes, ``ask`` is the request.
+    """
     if not ask.sliced:
         most = [
             largest_share(int(nodes.rooms.memory_mib[position]), nodes.rooms.equal[position])
@@ -108,18 +124,20 @@ def _instead(ask: Ask, offering: Sequence[Nodes]) -> str:
             for position in positions_of(nodes.rooms.offered(sliced=False) & nodes.suitable)
         ]
         largest = max(most, key=lambda share: (share.cores, share.memory_mib), default=None)
-        return "" if largest is None else f"; the most that one share can have is {part_phrases.amount(largest)}"
+        return "" if largest is None else f"The largest possible share is {part_phrases.amount(largest)}"
     layouts = {layout for nodes in offering for layout in nodes.rooms.layouts if layout is not None}
     known = sorted({profile.name for layout in layouts for profile in layout.profiles})
-    return f"; there are {', '.join(known) or 'no profiles'}"
+    return f"The GPUs have the MIG profiles {', '.join(known)}" if known else "The GPUs have no MIG profiles"
 
 
 class _KeptFrom(NamedTuple):
-    """GPUs that have room for a part that is wanted, and are another namespace's while that has parts of them.
+    """GPUs that have room for a requested fraction, but that only another namespace may use.
+
+    The other namespace has fractions of these GPUs already, and the policy is ``exclusiveTo: namespace``.
 
     Attributes:
-        gpus: How many there are.
-        most: The most that is left of one of them.
+        gpus: The number of these GPUs.
+        most: The largest free capacity on one of them.
     """
 
     gpus: int
@@ -127,12 +145,14 @@ class _KeptFrom(NamedTuple):
 
 
 class _Most(NamedTuple):
-    """The most that is left of one GPU. The smallest of several has the most.
+    """The largest free capacity on one GPU.
+
+    The attribute ``room`` is negative, so the smallest object has the largest capacity.
 
     Attributes:
-        room: How much that is, as a negative number.
+        room: The free capacity as a negative number.
         node: The name of the GPU's node.
-        left: How much that is, in words.
+        left: The free capacity as text.
     """
 
     room: int
@@ -141,7 +161,11 @@ class _Most(NamedTuple):
 
 
 def _kept_from(ask: Ask, offering: Sequence[Nodes], tenant: int) -> _KeptFrom | None:
-    """The GPUs that only ``exclusiveTo: namespace`` keeps from a tenant; None if there are none."""
+    """Return the GPUs with room for the request that only another namespace may use.
+
+    ``ask`` is the request. The result is None if there are no such GPUs. The policy ``exclusiveTo: namespace`` keeps
+    them from this tenant. ``offering`` are the nodes that offer fractions.
+    """
     gpus, most = 0, list[_Most]()
     for nodes in offering:
         assert nodes.group.rooms is not None, "its nodes offer parts"
@@ -158,12 +182,19 @@ def _kept_from(ask: Ask, offering: Sequence[Nodes], tenant: int) -> _KeptFrom | 
 
 
 def _suitable(nodes: Nodes) -> Bools:
-    """Which positions have GPUs of the kind that is wanted: (g, 1)."""
+    """Return for each GPU position of these nodes whether the request can use GPUs there.
+
+    The result is an array of bools, one row for each position and one column: (GPUs, 1).
+    """
     return np.array([[bool(nodes.suitable >> position & 1)] for position in range(len(nodes.rooms.memory_mib))])
 
 
 def _most_left(ask: Ask, nodes: Nodes, rooms: Rooms, among: Bools) -> list[_Most]:
-    """The most that eligible nodes of one kind have left of one of these GPUs; empty if nothing is left of any."""
+    """Return the largest free capacity on one of these GPUs, as a list with one entry.
+
+    ``ask`` is the request, ``rooms`` has the free capacity. Only eligible nodes count. ``among`` says which GPUs count.
+    The list is empty if none of them has free capacity, so that lists of several groups can be joined.
+    """
     room = np.where(among, ask.room(rooms), 0)
     slots = nodes.able(room.max(axis=0, initial=0) > 0)
     if not len(slots):
@@ -175,13 +206,14 @@ def _most_left(ask: Ask, nodes: Nodes, rooms: Rooms, among: Bools) -> list[_Most
 
 
 def _nearest(ask: Ask, offering: Sequence[Nodes], kept: _KeptFrom | None) -> str:
-    """What to say of the GPUs in use by parts: which has the most left, and which are another namespace's."""
+    """Return a text about the GPUs with fractions that come nearest to the request.
+
+    ``ask`` is the request. The text names the GPU with the most room, and the GPUs that only another namespace may use
+    (``kept``). ``offering`` are the nodes that offer fractions.
+    """
     open_to = [most for nodes in offering for most in _most_left(ask, nodes, nodes.rooms, _suitable(nodes))]
-    reason = f"; {min(open_to).node} has {min(open_to).left} left" if open_to else ""
+    texts = [f"Most room on one GPU: {min(open_to).left}, on {min(open_to).node}"] if open_to else []
     if kept is not None:
-        gpus = counted(kept.gpus, "GPU")
-        reason += (
-            f"; another namespace uses fractions of {gpus} with room for it (exclusiveTo: namespace), the most is left "
-            f"on {kept.most.node}: {kept.most.left}"
-        )
-    return reason or "; no GPU in use by fractions has anything left for it"
+        gpus = counted(kept.gpus, "such GPU")
+        texts.append(f"The other namespace uses {gpus}, with room for {kept.most.left} on {kept.most.node}")
+    return sentences(*texts) or "No GPU in use by fractions has any room for it"

@@ -1,8 +1,9 @@
-"""Places for a pod of several parts: each node that could have one is looked at as a whole.
+"""Finds places for a pod with several fractions (shares or MIG slices). All of them are on one node.
 
-Fewest empty GPUs that whole requests could have had are opened, then the parts cost least (``part_costs.py``). Where
-that is too much to look at, of thousands of nodes or for many different parts, those that have enough in sum are
-looked at in the strategy's order until some have a place, and not all of them: a pod must not keep others waiting.
+The best place uses as few empty GPUs as possible, so that they remain for requests for whole GPUs. Among equal places,
+the place with the least cost of the fractions is best (``part_costs.py``). For thousands of nodes, or for many
+different fractions, comparing all nodes is too much work. Then only nodes with enough capacity in sum are evaluated, in
+the strategy's order, until enough of them have a place. So a large pod does not delay other pods.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _ENOUGH = 8  # of these that have a place
 def several_parts(ask: Ask, all_nodes: Sequence[Nodes], limit: int) -> list[Place]:
     """Return the best nodes for several fractions, each with its best place.
 
-    Small requests are compared exactly on all nodes. For large ones, and once enough nodes have a place, the rest is
-    not looked at.
+    For small requests, all nodes are compared exactly. For large requests, the search ends once enough nodes have a
+    place.
 
     Args:
         ask: The request for shares or MIG slices.
         all_nodes: The nodes by kind of machine.
-        limit: Most places to return.
+        limit: The largest number of places to return.
     """
     is_exact = work(ask) <= MOST_EXACT
     work_per_node = len(steps(ask.wanted)) if is_exact else _AT_ONCE
@@ -69,9 +70,13 @@ def several_parts(ask: Ask, all_nodes: Sequence[Nodes], limit: int) -> list[Plac
 
 
 def _node_lots(ask: Ask, nodes: Nodes, each: int) -> Iterator[Ints]:
-    """Yield the slots of the nodes that may be taken, in lots that are looked at at once; ascending in each lot.
+    """Yield the nodes to evaluate, as arrays of slots (indices in the group).
 
-    All of them, where these are few enough; else those with room in sum, in the strategy's order, up to a number.
+    The nodes of an array are evaluated together.
+
+    If the group has few enough nodes, there is one array with all eligible nodes. Else only nodes with enough capacity
+    in sum are in the arrays, in the strategy's order, up to a limit. Each array is ascending. ``each`` is the work for
+    one node, on which the limits depend.
     """
     count = len(nodes.group.names)
     slots = np.arange(count) if nodes.eligible is None else np.flatnonzero(nodes.eligible)
@@ -86,7 +91,12 @@ def _node_lots(ask: Ask, nodes: Nodes, each: int) -> Iterator[Ints]:
 
 
 def _place_costs(ask: Ask, nodes: Nodes, slots: Ints, *, limit: int, exact: bool) -> Ints:
-    """Return the cost of the best place on each node, the smaller the better; ``FAR`` if there is none."""
+    """Return the cost of the best place on each node; lower is better.
+
+    The cost is ``FAR`` on a node without a place. With another strategy than ``best-fit``, it is the strategy's number
+    of the node (``_by_strategy``). If ``exact`` is set, all nodes are computed together, and empty GPUs only if fewer
+    than ``limit`` nodes have a place without them. Else the nodes are searched one by one.
+    """
     best_fit = ask.request.strategy is Strategy.BEST_FIT
     if exact:
         keys = least_costs(ask, nodes, slots, enough=limit if best_fit else len(slots) + 1)
@@ -97,7 +107,11 @@ def _place_costs(ask: Ask, nodes: Nodes, slots: Ints, *, limit: int, exact: bool
 
 
 def _best(nodes: Nodes, slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
-    """Slot and key of the best of these nodes that have a place, best first; of equal ones the first by name."""
+    """Return the ``limit`` best nodes with a place, as pairs of slot and key.
+
+    The best node comes first. A slot is the index of a node in its group. A key is a number by which nodes are
+    compared; the lowest is best. Among equal keys, the first node by name is.
+    """
     last = min(int(np.partition(keys, limit - 1)[limit - 1]), FAR - 1) if len(keys) > limit else FAR - 1
     chosen = np.flatnonzero(keys <= last)
     among = np.zeros(len(nodes.group.names), dtype=np.int64)
@@ -109,7 +123,11 @@ def _best(nodes: Nodes, slots: Ints, keys: Ints, limit: int) -> list[tuple[int, 
 
 
 def _roomy(ask: Ask, nodes: Nodes) -> Bools:
-    """Which nodes have room for each kind's parts, were there no others, and for all in sum."""
+    """Return whether each node has enough capacity for the fractions: (nodes,), bool.
+
+    ``ask`` has the fractions. The capacity is checked for each kind of fraction by itself, and for all fractions in
+    sum. So True does not prove that there is a place.
+    """
     rooms = nodes.rooms
     rows = _rows(nodes)
     opening = rooms.opening(sliced=ask.sliced) & np.uint16(nodes.openable)
@@ -123,7 +141,11 @@ def _roomy(ask: Ask, nodes: Nodes) -> Bools:
 
 
 def _by_strategy(ask: Ask, nodes: Nodes, slots: Ints) -> Ints:
-    """A key of each node, the smallest first: the fullest, the emptiest or, where all are equal, by name."""
+    """Return a number for each node by which the strategy orders nodes; the smallest is first.
+
+    ``slots`` are the nodes, as indices in their group. ``spread`` takes the emptiest node first, ``first-fit`` makes
+    all nodes equal, and the other strategies take the fullest first.
+    """
     sign = {Strategy.SPREAD: -1, Strategy.FIRST_FIT: 0}.get(ask.request.strategy, 1)
     if not sign:
         return np.zeros(len(slots), dtype=np.int64)
@@ -134,13 +156,22 @@ def _by_strategy(ask: Ask, nodes: Nodes, slots: Ints) -> Ints:
 
 
 def _rows(nodes: Nodes) -> Array:
-    """1 for each position whose GPU is of the kind that is wanted, else 0: (g, 1)."""
+    """Return 1 for each GPU position that the request accepts, else 0: (GPUs, 1).
+
+    Other arrays are multiplied by it, so that only these GPUs count.
+    """
     g = len(nodes.rooms.layouts)
     return np.array([nodes.suitable >> position & 1 for position in range(g)], dtype=np.int32)[:, None]
 
 
 def _gpus(ask: Ask, nodes: Nodes, slot: int) -> tuple[tuple[int, Left], ...]:
-    """What is left of each of a node's GPUs by position, those in use first, then a mask of the empty ones."""
+    """Return the free capacity of a node's GPUs, as pairs of position and capacity.
+
+    ``slot`` is the index of the node in its group.
+
+    The GPUs in use by fractions come first. The last pair stands for all empty GPUs: position -1, and their bit mask in
+    place of a capacity.
+    """
     rooms = nodes.rooms
     used = [
         (position, ask.left(rooms, position, slot))
@@ -151,7 +182,11 @@ def _gpus(ask: Ask, nodes: Nodes, slot: int) -> tuple[tuple[int, Left], ...]:
 
 
 def _place(ask: Ask, nodes: Nodes, gpus: tuple[tuple[int, Left], ...]) -> tuple[int, tuple[Take, ...]] | None:
-    """The cost of the best place on a node, and what is taken of each GPU; None for none."""
+    """Return the cost of the best place on a node, and the fractions that it takes of each GPU.
+
+    The result is None if there is no place. ``ask`` is the request. ``gpus`` has pairs of a GPU position and the GPU's
+    free capacity; the last pair has the bit mask of the node's empty GPUs.
+    """
     *used, (_, mask) = gpus
     assert isinstance(mask, int)
     empty = order(nodes.group.tables, mask)

@@ -1,4 +1,7 @@
-"""A plan for the pods of one role of a gang: how many go on which nodes of a domain, in few and equal groups."""
+"""Makes a plan for the pods of one role of a gang: how they share the nodes of a network domain.
+
+A plan uses few groups of nodes, of equal size. ``gang_search`` makes one plan for each role.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,13 @@ from dradriver.allocator.sets.subsets import Bools, Ints
 
 
 class Surroundings(NamedTuple):
-    """The levels narrower than the current one, and where the gang has pods already.
+    """The network levels narrower than the current one, and the nodes that have pods of the gang already.
 
     Attributes:
-        narrower_levels: For each narrower level, the widest first, per location the number of its domain.
-        has_pods: By ``GangNodes.name_rank``, whether a node has pods of the gang; None for none.
-        placed_sites: The locations of the nodes that have pods of the gang.
+        narrower_levels: For each narrower level, the widest first: the domain number of each location.
+        has_pods: Whether each node of the fleet has pods of the gang, in the order of the nodes' names; None if no node
+            has.
+        placed_sites: The location numbers of the nodes that have pods of the gang.
     """
 
     narrower_levels: Sequence[Ints]
@@ -28,14 +32,14 @@ class Surroundings(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How many pods on which nodes.
+    """The nodes of one role's pods, and the number of pods on each.
 
     Attributes:
-        nodes: All nodes.
-        at: (n,) int64, which of them.
-        pods: (n,) int64, pods on each.
-        within: (n,) int64, the positions that these may use.
-        known: For each node the sets of its pods, where they were chosen already.
+        nodes: The table of nodes.
+        at: (n,) int64, the used nodes, as indices into ``nodes``.
+        pods: (n,) int64, the number of pods on each of these nodes.
+        within: (n,) int64, the bit mask of the GPUs that these pods may use.
+        known: For each of these nodes the GPU sets of its pods, if they are chosen already.
     """
 
     nodes: GangNodes
@@ -46,13 +50,16 @@ class Plan(NamedTuple):
 
     @classmethod
     def of_sets(cls, nodes: GangNodes, places: Sequence[tuple[int, Sequence[int]]]) -> Plan:
-        """Return a role's plan with these sets on these nodes."""
+        """Return the plan in which the pods of a role use these sets of GPUs.
+
+        ``places`` are pairs of a node (index into ``nodes``) and the sets of its pods, as bit masks.
+        """
         at = np.array([node for node, _ in places], dtype=np.int64)
         pods = np.array([len(sets) for _, sets in places], dtype=np.int64)
         return cls(nodes, at, pods, nodes.mask[at], [sets for _, sets in places])
 
     def sets(self) -> Sequence[Sequence[int]]:
-        """Return for each node of a role's plan the sets of its pods, as masks."""
+        """Return for each node of the plan the GPU sets of its pods, as bit masks."""
         if self.known is not None:
             return self.known
         known: dict[tuple[int, int, int], list[int]] = {}
@@ -68,13 +75,15 @@ class Plan(NamedTuple):
 
 
 def plan(nodes: GangNodes, domain: Ints, demand: Demand, surroundings: Surroundings) -> Plan | None:
-    """Return the best plan for the pods of one role inside one of the domains; None if no domain holds all pods.
+    """Return the best plan for the pods of one role inside one network domain.
+
+    The result is None if no domain holds all pods.
 
     Args:
-        nodes: All nodes.
-        domain: (nodes,), the domain of each; -1 for none.
-        demand: What is wanted.
-        surroundings: The levels inside the domains, and what has its place.
+        nodes: The table of nodes.
+        domain: (nodes,), the domain of each node; -1 for none.
+        demand: The requirements of the role's pods.
+        surroundings: The narrower levels, and the nodes that have pods of the gang already.
     """
     has_pods = None if surroundings.has_pods is None else surroundings.has_pods[nodes.name_rank]
     number = gang_domains.nodes_needed(nodes, domain, demand, has_pods)
@@ -91,7 +100,12 @@ def plan(nodes: GangNodes, domain: Ints, demand: Demand, surroundings: Surroundi
 
 
 def _fastest(nodes: GangNodes, domain: Ints, demand: Demand, number: int, has_pods: Bools | None) -> GangNodes:
-    """The nodes as pods see them whose slowest set is as fast as it can be on so many nodes."""
+    """Return the nodes with one more criterion: the highest bandwidth that all pods can have.
+
+    With a higher bandwidth, the pods would need more than ``number`` nodes, or would not all have a place. ``demand``
+    has the requirements of the pods. ``domain`` is the domain of each node; ``has_pods`` says which nodes have pods of
+    the gang already.
+    """
     values = nodes.worths()
     low, high = -1, len(values) - 1  # values[low] is possible (-1: whatever the bandwidth), values[high + 1] is not
     while low < high:
@@ -105,7 +119,11 @@ def _fastest(nodes: GangNodes, domain: Ints, demand: Demand, number: int, has_po
 
 
 def _inside(nodes: GangNodes, at: Ints, demand: Demand, *, number: int, surroundings: Surroundings) -> Plan:
-    """The plan for all pods on these nodes: those with pods of the gang, and so many others."""
+    """Return the plan for the pods of a gang's role inside one domain.
+
+    A domain is, for example, a rack. The plan uses the nodes that have pods of the gang already (``surroundings``), and
+    ``number`` of the other nodes. ``at`` are the usable nodes of the domain, ``demand`` the requirements of the pods.
+    """
     has_pods = (
         np.zeros(len(at), dtype=np.bool_)
         if surroundings.has_pods is None
@@ -135,13 +153,13 @@ def _on_new(
     Args:
         nodes: All nodes.
         new: The nodes without pods of the gang: indices into ``nodes``, those with the least capacity first.
-        pods: How many pods they get together.
+        pods: How many pods all these nodes together get.
         demand: Whether the role's pods must be spread, and the fewest pods on a node.
         number: How many of the nodes are used.
         surroundings: The narrower network levels, and where the gang has pods already.
 
     Returns:
-        The chosen nodes as indices into ``nodes``, the pods on each, and the mask of GPU positions that they may use.
+        The chosen nodes as indices into ``nodes``, the pods on each, and the bit mask of the GPUs that these may use.
     """
     if not number:
         return new[:0], new[:0], new[:0]
@@ -181,7 +199,11 @@ def _on_new(
 def _on_rails(
     nodes: GangNodes, fit: Ints, number: int, count: int, *, surroundings: Surroundings
 ) -> tuple[Ints, int | None]:
-    """Nodes for ``count`` pods each, on the same positions of all of them where that can be: which then."""
+    """Return ``number`` nodes for ``count`` pods each, and the GPU positions to use.
+
+    All nodes use the same positions. They are a bit mask; None if no positions are free on enough nodes. ``fit`` are
+    the nodes to choose from. ``surroundings`` has the nodes that have pods of the gang already.
+    """
     best: tuple[tuple[int, int], Ints, int] | None = None
     patterns = gang_rails.patterns(nodes, fit, number=number, count=count)
     for pattern in patterns[: max(1, gang_domains.MOST_LOOKS // len(fit))]:
@@ -206,7 +228,12 @@ def _near(nodes: GangNodes, units: Ints, number: int, surroundings: Surroundings
 
 
 def _tightest(nodes: GangNodes, chosen: Ints, new: Ints, pods: int, *, least: int, surroundings: Surroundings) -> Ints:
-    """Return the chosen nodes, the last one replaced by the smallest near it that holds the remaining pods."""
+    """Return the chosen nodes, with the last one replaced by a node with less room.
+
+    The replacement has the least room that suffices for the remaining pods, and for ``least`` pods. It is near the old
+    node: in the same domains of all narrower levels. ``pods`` is the number of pods of all chosen nodes. ``chosen`` and
+    ``new``, the nodes to choose from, are indices into ``nodes``.
+    """
     spare = int(nodes.capacity[chosen].sum()) - pods
     if not spare:
         return chosen
@@ -219,7 +246,10 @@ def _tightest(nodes: GangNodes, chosen: Ints, new: Ints, pods: int, *, least: in
 
 
 def _evenly(capacity: Ints, pods: int, *, least: int) -> Ints:
-    """Pods on each node, as equal as capacities allow: shape of ``capacity``."""
+    """Return the number of pods on each node, as equal as the capacities allow: shape of ``capacity``.
+
+    Each node gets at least ``least`` pods.
+    """
     out = np.full(len(capacity), least, dtype=np.int64)
     left = pods - int(out.sum())
     while left:
@@ -232,27 +262,36 @@ def _evenly(capacity: Ints, pods: int, *, least: int) -> Ints:
 
 
 def _fullest(capacity: Ints, pods: int, *, least: int) -> Ints:
-    """Pods on each node, the first ones filled up, every one with ``least``: shape of ``capacity``."""
+    """Return the number of pods on each node if the first nodes are filled up: shape of ``capacity``.
+
+    Each node gets at least ``least`` pods.
+    """
     room = capacity - least
     before = np.concatenate(([0], np.cumsum(room)[:-1])) if len(room) else room
     return least + np.clip(pods - least * len(room) - before, 0, room)
 
 
 def nearest(units: Ints, number: int, levels: Sequence[Ints], there: Sequence[Ints]) -> Ints:
-    """Return the ``number`` nodes of a role's plan that are as near each other as possible, as places in ``units``.
+    """Return the ``number`` nodes that are as near each other as possible in the network, as indices into ``units``.
 
-    From the widest level down: the fewest domains; as many nodes in each as in the others, those counted that the gang
-    has already; of equal domains those that want fewest of the next level, then the smallest that hold their share.
-    Inside the narrowest the first nodes are taken. Each level is exact for what the wider ones chose.
+    The search goes from the widest level down. At each level the criteria are:
 
-    Worked example: 32 nodes, leaves of 20, 20 and 14 free ones: 16 and 16 of the first two. Leaves of 40 and 33: all
-    of the second.
+    1. the fewest domains
+    2. equal numbers of nodes in each domain, counting the nodes that have pods of the gang already
+    3. domains in which the nodes need the fewest domains of the next level
+    4. the smallest domains that hold their share of the nodes
+
+    Inside a domain of the narrowest level, the first nodes are taken. The choice at each level is exact for the choice
+    at the wider levels.
+
+    Worked example: 32 nodes are needed. With leaves of 20, 20 and 14 free nodes, 16 are taken from each of the first
+    two. With leaves of 40 and 33 free nodes, all are taken from the second.
 
     Args:
-        units: (n,), the nodes, those that should go first first.
+        units: (n,), the nodes, in the order in which they should be taken.
         number: How many to take, at most n.
-        levels: For each level, the widest first, (n,): the nodes' domains, -1 for a node that is in none.
-        there: For each level the domains of the gang's nodes that have their places.
+        levels: For each level, the widest first, (n,): the domain of each node, -1 for a node without a domain.
+        there: For each level the domains of the nodes that have pods of the gang already.
     """
     places = np.arange(len(units))
     return _nearest(places, number, levels, there)
@@ -273,33 +312,36 @@ def _nearest(places: Ints, number: int, levels: Sequence[Ints], there: Sequence[
 
 
 def pieces(domain: Ints, number: int, there: Ints) -> tuple[int, int]:
-    """Return how many domains of a level a role's plan takes ``number`` nodes from, and the fewest from one.
+    """Return how many domains of a level ``number`` nodes need, and the fewest nodes that one of these domains gives.
 
     Args:
-        domain: (n,), the nodes' domains of that level.
-        number: How many to take.
-        there: The domains of the gang's nodes that have their places.
+        domain: (n,), the domain of each node at that level.
+        number: How many nodes are taken.
+        there: The domains of the nodes that have pods of the gang already.
     """
     shares = _divided(domain, number, there).shares
     return len(shares), int(shares.min())
 
 
 def _with_own_domains(domain: Ints) -> Ints:
-    """Return the nodes' domains, where each node that is in none (-1) gets a number below 0 of its own."""
+    """Return the domain of each node; each node without one gets its own.
+
+    A node without a domain (-1) gets a negative number that no other node has.
+    """
     return np.where(domain < 0, -1 - np.arange(len(domain)), domain)
 
 
 class _Division(NamedTuple):
-    """How new nodes are divided over the domains of a level, as few and as equally as can be.
+    """How many nodes each domain of a level gives: as few domains and as equal shares as possible.
 
-    Domains are numbered from 0 here. A node that is in no domain has one of its own.
+    Domains are numbered from 0 here. A node without a domain is a domain of its own.
 
     Attributes:
         domain_of_node: (n,), the domain of each node that can be taken.
-        free_nodes: (domains,), how many nodes of each can be taken.
-        placed_nodes: (domains,), how many nodes of each have pods of the gang already.
-        chosen: (m,), the domains that get nodes; of those without pods of the gang the largest ones.
-        shares: (m,), how many nodes each of them gets.
+        free_nodes: (domains,), how many nodes of each domain can be taken.
+        placed_nodes: (domains,), how many nodes of each domain have pods of the gang already.
+        chosen: (m,), the domains that give nodes. Domains with pods of the gang come first, then the largest.
+        shares: (m,), how many nodes each chosen domain gives.
     """
 
     domain_of_node: Ints
@@ -310,10 +352,10 @@ class _Division(NamedTuple):
 
 
 def _divided(domain: Ints, number: int, placed: Ints) -> _Division:
-    """Divide ``number`` new nodes among as few domains as possible, with shares as equal as possible.
+    """Divide ``number`` nodes among as few domains as possible, with shares as equal as possible.
 
-    Domains that have pods of the gang come first, then the largest. The nodes that already have pods count towards
-    an equal share.
+    Domains that have pods of the gang come first, then the largest domains. Shares are equal if the nodes that already
+    have pods are counted, too.
 
     Args:
         domain: (n,), the domain of each node that can be taken; -1 for none.
@@ -357,11 +399,12 @@ def _divided(domain: Ints, number: int, placed: Ints) -> _Division:
 
 
 def _assigned_shares(division: _Division, inner: Ints | None) -> list[tuple[int, int]]:
-    """Return the domains that get nodes, each with its share, in order of the domains.
+    """Return the domains that give nodes, each with its share, in ascending order of the domains.
 
-    Domains that have pods of the gang keep their share. The other shares may go to other domains than the chosen ones.
-    The largest share is assigned first. It goes to the domain in which it needs the fewest domains of the next narrower
-    level (*inner domains*). Among equals, it goes to the smallest domain that holds it.
+    The division fixes the shares. Domains that have pods of the gang keep theirs. The other shares can be assigned to
+    other domains than the division chose, the largest share first. A share is assigned to the domain in which it needs
+    the fewest domains of the next narrower level (*inner domains*). Among equals, it is assigned to the smallest domain
+    that holds it.
 
     Args:
         division: The shares, and the domains that have pods of the gang.

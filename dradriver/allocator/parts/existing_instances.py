@@ -1,7 +1,8 @@
-"""MIG instances that are there already: all that their GPU can have, so nothing is lost by taking one but itself.
+"""Describes GPUs on which only the MIG instances that exist already can be used.
 
-Such a GPU is to the allocator one whose profiles can start where an instance is and nowhere else. A node's kind has
-these profiles in it: nodes with equal instances are alike, as they are where one configuration is rolled out.
+The allocator gets such a GPU with limited profiles: a profile can start only where an instance of the profile exists.
+So an allocated instance makes no other instance unusable. The profiles are part of a node's kind. So nodes with equal
+instances are of one kind; if one MIG configuration is rolled out to all nodes, there is one kind.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from dradriver.topology.machine import Gpu
 
 
 def with_instances(gpu: Gpu, instances: Iterable[tuple[str, int]]) -> Gpu:
-    """Return the GPU as if it could have only the existing MIG instances, given by profile and first memory slice."""
+    """Return the GPU as if it could have only the MIG instances that exist already.
+
+    ``instances`` are these instances: pairs of profile name and first memory slice.
+    """
     starts: dict[str, set[int]] = {}
     for profile, start in instances:
         starts.setdefault(profile, set()).add(start)

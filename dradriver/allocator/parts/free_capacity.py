@@ -1,4 +1,7 @@
-"""The free capacity of each GPU for shares and MIG slices, as arrays over the nodes of one kind."""
+"""The free capacity of each GPU for shares and MIG slices, as arrays over the nodes of one kind.
+
+``NodeGroup`` owns them. Arrays have one row for each GPU position, and one column for each node (its slot).
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ MOST_TIMES = 16  # that memory is promised; what is left stays far below a cost 
 
 
 class Masks(NamedTuple):
-    """Positions of one node's GPUs.
+    """How the GPUs of one node can be used, as bit masks of GPU positions.
 
     Attributes:
-        unheld: Nobody has them as a whole, and nothing is wrong with them.
-        shared: May be had in shares.
-        sliced: May be had in MIG slices.
-        parts_only: Are never had whole.
-        tenants: By position, the only tenant that may get further fractions.
+        unheld: The healthy GPUs that are not allocated as whole GPUs. Fractions of them may be in use.
+        shared: The GPUs that can be used as shares.
+        sliced: The GPUs that can be used as MIG slices.
+        parts_only: The GPUs that are never allocated as whole GPUs.
+        tenants: Pairs of a position and the only tenant that may get further fractions of this GPU.
     """
 
     unheld: int = 0
@@ -44,21 +47,26 @@ _ANY_SIZE = ShareRule()
 
 
 class Rooms:
-    """The GPUs of nodes of one kind: slot ``i`` is the group's, row ``p`` of the arrays is position ``p``.
+    """The free capacity for fractions (shares and MIG slices) of the GPUs of one node group.
 
-    What is left stands in the arrays of a GPU that is in use by parts, and of an empty one that is never had whole. Of
-    an empty GPU that may also be had whole nothing stands there: ``opening`` says which those are. Every array over
-    GPUs has a row a position, so that what is asked of all nodes is asked along rows.
+    Arrays have the shape (GPUs, nodes): one row for each GPU position, so that questions about all nodes run along
+    rows, and one column for each slot of the group. They have an amount for two kinds of GPUs: GPUs that have fractions
+    already, and empty GPUs that are never allocated as a whole. An empty GPU that can also be allocated as a whole
+    counts as 0 in the arrays; ``opening`` has its bit.
 
     Attributes:
-        memory_mib: (g,) int64, memory of each position's GPU.
-        promised_mib: (g,) int64, how much of it all shares together may have; it may be more.
-        equal: By position, the number of equal shares of its GPU; 0 for shares of any size.
-        layouts: The MIG layout of each position's GPU; None without MIG profiles.
+        memory_mib: (GPUs,) int64, the memory of the GPU at each position.
+        promised_mib: (GPUs,) int64, the memory that all shares of the GPU together may have. It can be more than its
+            memory.
+        equal: By position, the number of equal shares of the GPU; 0 for shares of any size.
+        layouts: By position, the MIG layout of the GPU (its possible states); None without MIG profiles.
     """
 
     def __init__(self, machine: Machine, rules: Mapping[int, ShareRule]) -> None:
-        """Take the machine that the nodes have, and how its GPUs are shared, by the machine's own numbers."""
+        """Make arrays for the nodes with this kind of machine; there are no nodes yet.
+
+        ``rules`` say by GPU number how large the shares of the GPU may be.
+        """
         g = len(machine.gpus)
         own = [rules.get(gpu.index, _ANY_SIZE) for gpu in machine.gpus]
         self.memory_mib: Ints = np.array([gpu.memory_mib for gpu in machine.gpus], dtype=np.int64)
@@ -79,7 +87,10 @@ class Rooms:
         self._parts: list[Mapping[int, Sequence[Part]]] = []
 
     def add(self) -> None:
-        """Add a node at the next slot; its GPUs have no free capacity for parts."""
+        """Add a node at the next slot (array column).
+
+        Its GPUs have no free capacity for fractions.
+        """
         slot = len(self._masks)
         if slot == self._cores.shape[1]:
             self._cores, self._memory = _wider(self._cores), _wider(self._memory)
@@ -91,7 +102,7 @@ class Rooms:
         self._refresh(slot)
 
     def drop(self, slot: int) -> None:
-        """Remove the free capacity of the node in a slot by moving the last node into it."""
+        """Remove the node in a slot (array column), and move the last node into the slot."""
         last = len(self._masks) - 1
         rows = (self._cores, self._memory, self._spare, self._states, self._opening, self._offered, self._tenants)
         for array in rows:
@@ -102,29 +113,49 @@ class Rooms:
         self._parts.pop()
 
     def set(self, slot: int, masks: Masks) -> int:
-        """Set which GPUs of a node have free capacity for parts; return the mask that whole requests may take."""
+        """Set how a node's GPUs can be used, and compute their free capacity for fractions.
+
+        ``slot`` is the node's column in the arrays. Return the bit mask of the GPUs that requests for whole GPUs may
+        take.
+        """
         if masks != self._masks[slot]:
             self._masks[slot] = masks
             self._refresh(slot)
         return self.whole(slot)
 
     def set_parts(self, slot: int, parts: Mapping[int, Sequence[Part]]) -> int:
-        """Set which parts take capacity of a node's GPUs, by position; return the mask that whole requests may take."""
+        """Set the fractions in use on a node's GPUs, by position.
+
+        ``slot`` is the node's column in the arrays. Return the bit mask of the GPUs that requests for whole GPUs may
+        take.
+        """
         self._parts[slot] = {position: tuple(each) for position, each in parts.items() if each}
         self._refresh(slot)
         return self.whole(slot)
 
     def whole(self, slot: int) -> int:
-        """Return the mask of a node's GPUs that are free as a whole: unheld, without parts, not for parts alone."""
+        """Return the bit mask of a node's GPUs that requests for whole GPUs may take.
+
+        These GPUs are not allocated, have no fractions, and are not offered as fractions only. ``slot`` is the node's
+        column in the arrays.
+        """
         masks = self._masks[slot]
         return masks.unheld & ~masks.parts_only & ~_mask(self._parts[slot])
 
     def mask_with_fractions(self, slot: int) -> int:
-        """Return the mask of a node's GPUs whose free capacity the arrays hold."""
+        """Return a node's GPUs whose free capacity is in the arrays, as a bit mask.
+
+        These are the GPUs that have fractions already, or are offered as fractions only. ``slot`` is the node's column
+        in the arrays.
+        """
         return int(self._with_fractions[slot])
 
     def seen_by(self, tenant: int) -> Rooms:
-        """Return the free capacity that a tenant can use, read only: GPUs with another tenant's parts have none."""
+        """Return a read-only copy with the free capacity that one tenant can use.
+
+        In the copy, a GPU that only another tenant may use has no free capacity. If there is no such GPU, this object
+        is returned.
+        """
         theirs = self.is_kept_from(tenant)
         if not theirs.any():
             return self
@@ -140,13 +171,16 @@ class Rooms:
         return seen
 
     def is_kept_from(self, tenant: int) -> Bools:
-        """Return which GPUs have free capacity for another tenant alone: (g, nodes)."""
+        """Return whether only another tenant may get further fractions of each GPU: (GPUs, nodes), bool."""
         tenants = self._tenants[:, : len(self._masks)]
         out: Bools = (tenants != 0) & (tenants != tenant)
         return out
 
     def copied(self) -> Rooms:
-        """Return a copy of the free capacity; changes in it change nothing here."""
+        """Return a copy of the free capacity of all GPUs.
+
+        Changes of the copy do not change this object.
+        """
         new = copy.copy(self)
         new._cores, new._memory, new._spare = self._cores.copy(), self._memory.copy(), self._spare.copy()
         new._states, new._opening, new._offered = self._states.copy(), self._opening.copy(), self._offered.copy()
@@ -155,51 +189,76 @@ class Rooms:
         return new
 
     def masks(self, slot: int) -> Masks:
-        """Return the masks of a node's offered and free GPUs, from which its free capacity was computed."""
+        """Return how a node's GPUs can be used, such as which as MIG slices.
+
+        ``slot`` is the node's column in the arrays. The result is what ``set`` was given for the node.
+        """
         return self._masks[slot]
 
     def parts(self, slot: int) -> Mapping[int, Sequence[Part]]:
-        """Return the shares and MIG slices that take capacity of a node's GPUs, by position."""
+        """Return the shares and MIG slices in use on a node's GPUs, by position.
+
+        ``slot`` is the node's column in the arrays.
+        """
         return self._parts[slot]
 
     @property
     def cores(self) -> NDArray[np.int16]:
-        """Return the free capacity of each GPU for shares in compute, percent: (g, nodes)."""
+        """Return the free compute of each GPU for shares, in percent of the GPU: (GPUs, nodes)."""
         return self._cores[:, : len(self._masks)]
 
     @property
     def memory(self) -> NDArray[np.int32]:
-        """Return the free capacity of each GPU for shares in memory, MiB: (g, nodes)."""
+        """Return the free memory of each GPU for shares, MiB: (GPUs, nodes)."""
         return self._memory[:, : len(self._masks)]
 
     @property
     def spare(self) -> NDArray[np.int32]:
-        """Return the free capacity of each GPU for shares, compute and memory added up as portions: (g, nodes)."""
+        """Return the free compute and memory of each GPU for shares as one number: (GPUs, nodes).
+
+        It is used to find the fullest GPU. The number is the free portion of the compute plus the free portion of the
+        memory (``portion``).
+        """
         return self._spare[:, : len(self._masks)]
 
     @property
     def states(self) -> NDArray[np.int16]:
-        """Return the free capacity of each GPU for MIG slices, as the number of a layout state: (g, nodes)."""
+        """Return the MIG state of each GPU as a number: (GPUs, nodes).
+
+        The state says which slices still fit. The number is the state's index in the GPU's layout, the list of all
+        possible states.
+        """
         return self._states[:, : len(self._masks)]
 
     @property
     def masks_with_fractions(self) -> NDArray[np.uint16]:
-        """Return the masks of the GPUs whose free capacity the arrays hold: (nodes,)."""
+        """Return for each node the GPUs whose free capacity is in the arrays, as a bit mask.
+
+        These are the GPUs that have fractions already, or are offered as fractions only. The shape is (nodes,).
+        """
         return self._with_fractions[: len(self._masks)]
 
     def opening(self, *, sliced: bool) -> NDArray[np.uint16]:
-        """Return the masks of empty GPUs that are free as a whole or in shares, or in slices: (nodes,)."""
+        """Return each node's empty GPUs that can be used whole or as fractions.
+
+        The GPUs of a node are a bit mask; the shape is (nodes,). The fractions are MIG slices if ``sliced`` is set,
+        else shares.
+        """
         return self._opening[int(sliced), : len(self._masks)]
 
     def offered(self, *, sliced: bool) -> int:
-        """Return the mask of positions whose capacity some node offers in shares, or in slices."""
+        """Return the bit mask of the GPU positions that at least one node offers as fractions.
+
+        The fractions are MIG slices if ``sliced`` is set, else shares.
+        """
         return int(np.bitwise_or.reduce(self._offered[int(sliced), : len(self._masks)], initial=0))
 
     def _refresh(self, slot: int) -> None:
-        """Compute again what the GPUs of the node at ``slot`` have free for shares and MIG slices.
+        """Compute the free capacity of one node again, for shares and MIG slices.
 
-        A GPU with shares has nothing free for slices, and the other way round. GPUs that are free as a whole are in
-        ``_opening`` only, unless policies offer them as fractions alone.
+        ``slot`` is the node's column in the arrays. A GPU with shares has no capacity for slices, and the other way
+        round. A GPU that is free as a whole has no capacity in the arrays, only its bit in the masks of empty GPUs
+        (``_opening``). The exception is a GPU that policies offer as fractions only.
         """
         masks, parts = self._masks[slot], self._parts[slot]  # what is offered and free; the fractions by position
         opening = self.whole(slot)
@@ -234,7 +293,11 @@ class Rooms:
 
 
 def portion(amount: Amount, total_mib: int) -> int:
-    """Return free capacity as one number: portions of compute and memory, added up; a whole GPU is 2 * ``SPARE``."""
+    """Return compute and memory, as portions of a whole GPU, added up to one number.
+
+    All compute of a GPU, or all its memory, counts as ``SPARE`` (2**20). So an empty GPU has twice that. ``total_mib``
+    is the memory of the GPU.
+    """
     return amount.cores * SPARE // ALL_CORES + amount.memory_mib * SPARE // max(total_mib, 1)
 
 
@@ -243,5 +306,5 @@ def _mask(positions: Mapping[int, object]) -> int:
 
 
 def _wider(array: Array) -> Array:
-    """The array with room for twice as many nodes."""
+    """Return the array with room for twice as many nodes."""
     return np.concatenate((array, np.zeros_like(array)), axis=-1)

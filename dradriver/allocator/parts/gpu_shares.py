@@ -1,7 +1,8 @@
-"""Shares: a GPU has compute and memory, and takes shares as long as both last.
+"""Requests for shares. A share fits on a GPU that has enough free compute and enough free memory for it.
 
-The fullest GPU that still fits is the cheapest one: what a share costs is what is left beside it, compute and memory
-added up as portions of the GPU.
+``part_ranking`` makes the requests. The cost of a share is the capacity that remains free on its GPU: compute and
+memory, added up as portions of the GPU. So the fullest GPU with enough capacity is the cheapest one. Shares of one size
+are of one *kind*; the methods get the kind's number.
 """
 
 from __future__ import annotations
@@ -23,14 +24,23 @@ _TOO_MUCH = Amount(ALL_CORES + 1, 1 << 30)  # what no GPU has
 
 
 def largest_share(memory_mib: int, equal: int) -> Amount:
-    """Return the largest share of a GPU with so much memory, if the GPU is divided into so many equal shares."""
+    """Return the largest share that a GPU with ``memory_mib`` of memory can give.
+
+    ``equal`` is the number of equal shares into which it is divided; 0 for shares of any size.
+    """
     return Amount(ALL_CORES // equal, memory_mib // equal) if equal else Amount(ALL_CORES, memory_mib)
 
 
 def share_of(amount: Amount, memory_mib: int, equal: int) -> Amount | None:
-    """Return what a share takes of a GPU with so much memory; None if it asks for more than one share can have.
+    """Return the compute and memory that a share takes of a GPU.
 
-    Of a GPU in equal shares it is one of these, also where less was asked for.
+    The result is None if a share cannot be that large. If the GPU is divided into equal shares, the result is one of
+    these, even if the request is smaller.
+
+    Args:
+        amount: The requested amount.
+        memory_mib: The memory of the GPU, MiB.
+        equal: The number of equal shares of the GPU; 0 for shares of any size.
     """
     asked, most = amount.of(memory_mib), largest_share(memory_mib, equal)
     if asked.cores > most.cores or asked.memory_mib > most.memory_mib:
@@ -39,7 +49,7 @@ def share_of(amount: Amount, memory_mib: int, equal: int) -> Amount | None:
 
 
 class _Left(NamedTuple):
-    """What is left of a GPU, its memory, and in how many equal shares it is had."""
+    """The free compute and memory of a GPU, its total memory, and the number of its equal shares."""
 
     cores: int
     memory_mib: int
@@ -48,7 +58,10 @@ class _Left(NamedTuple):
 
 
 class _Need(NamedTuple):
-    """What some parts take of a GPU: compute and memory, and both added up as portions of it."""
+    """The compute and memory that some shares take of a GPU, and both together as one number.
+
+    ``portion``, this number, is the fraction of the GPU's compute plus the fraction of its memory.
+    """
 
     cores: int
     memory_mib: int
@@ -56,7 +69,10 @@ class _Need(NamedTuple):
 
 
 class Shares:
-    """An ``Ask`` for shares."""
+    """A request for shares of GPUs, with the costs that compare places.
+
+    It implements ``Ask``, the protocol of requests for fractions.
+    """
 
     sliced: bool = False
 
@@ -75,64 +91,100 @@ class Shares:
         return self._request
 
     def costs(self, rooms: Rooms, kind: int) -> Array:
-        """Return what one share costs on each GPU with something left: (g, nodes); ``NONE`` if it does not fit."""
+        """Return the cost of one share on each GPU of ``rooms``: (GPUs, nodes).
+
+        The cost is the capacity that remains free on the GPU, as one number: the lowest is best. It is ``NONE`` where
+        the share does not fit. ``kind`` is the number of the share's size in the request.
+        """
         cores, memory = self._needs(rooms, kind)
         fits = (rooms.cores >= cores) & (rooms.memory >= memory)
         return np.where(fits, rooms.spare, np.int32(NONE))
 
     def room(self, rooms: Rooms) -> Array:
-        """Return how much each GPU has free for shares, as one number: (g, nodes)."""
+        """Return the free compute and memory of each GPU as one number: (GPUs, nodes).
+
+        The number is the free portion of the compute plus the free portion of the memory (``portion``). ``rooms`` has
+        the free capacity.
+        """
         return rooms.spare
 
     def most(self, rooms: Rooms, kind: int) -> Array:
-        """Return how many shares of a kind fit on each GPU with free compute and memory: (g, nodes)."""
+        """Return how many shares of one size (``kind``) fit on each GPU in use by fractions: (GPUs, nodes).
+
+        ``rooms`` has the free capacity of these GPUs.
+        """
         cores, memory = self._needs(rooms, kind)
         return np.minimum(rooms.cores // cores, rooms.memory // memory)
 
     def most_empty(self, rooms: Rooms, kind: int) -> Array:
-        """Return how many shares of a kind fit on an empty GPU at each position: (g,)."""
+        """Return how many shares of one size (``kind``) fit on an empty GPU at each position: (GPUs,).
+
+        ``rooms`` has the GPUs of a group of nodes.
+        """
         cores, memory = self._needs(rooms, kind)
         out: Array = np.minimum(ALL_CORES // cores, rooms.promised_mib[:, None] // memory)[:, 0]
         return out
 
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
-        """Return the percent of compute that all shares take, each GPU has free, and an empty GPU has."""
+        """Return three amounts of compute, percent: of all requested shares, free on each GPU, and of an empty GPU.
+
+        Searches skip nodes with too little in sum. ``rooms`` has the free capacity. The shapes are: int, (GPUs, nodes),
+        (GPUs,).
+        """
         each = [int(self._needs(rooms, kind)[0].min()) for kind in range(len(self._kinds))]
         total = sum(cores * count for cores, count in zip(each, self.wanted, strict=True))
         return total, rooms.cores, np.full(len(rooms.memory_mib), ALL_CORES)
 
     def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
-        """Return the compute and memory that a GPU has free for shares."""
+        """Return the free compute and memory of the GPU at a position.
+
+        ``rooms`` has the free capacity of a group of nodes, ``slot`` is the index of the GPU's node in the group.
+        """
         cores, memory = int(rooms.cores[position, slot]), int(rooms.memory[position, slot])
         return _Left(cores, memory, int(rooms.memory_mib[position]), rooms.equal[position])
 
     def empty(self, rooms: Rooms, position: int) -> _Left:
-        """Return the compute and memory that an empty GPU has for shares."""
+        """Return the compute and memory that shares can have on the GPU at a position if it is empty.
+
+        ``rooms`` has the GPUs of a group of nodes.
+        """
         total, promised = int(rooms.memory_mib[position]), int(rooms.promised_mib[position])
         return _Left(ALL_CORES, promised, total, rooms.equal[position])
 
     def said(self, left: _Left) -> str:
-        """Return in words how much compute and memory a GPU has free for shares."""
+        """Return as text the free compute and memory of a GPU, for messages."""
         return amount(Amount(left.cores, left.memory_mib))
 
     def largest_first(self) -> list[int]:
-        """Return the kinds of shares, the hardest to place first."""
+        """Return the numbers of the shares' sizes in the request, the largest size first."""
         sizes = [(-each.cores, -each.memory_mib, kind) for kind, each in enumerate(self._kinds)]
         return [kind for _, _, kind in sorted(sizes)]
 
     def ways(self, left: _Left) -> Mapping[Counts, int]:
-        """Return the cost of each combination of shares that fits on a GPU, by its counts."""
+        """Return the cost of each combination of shares that fits on a GPU.
+
+        A key is the number of shares of each size. The cost is the capacity that remains free on the GPU. ``left`` is
+        the free capacity of the GPU now.
+        """
         return self._known(left)
 
     def cost(self, left: _Left, counts: Counts) -> int | None:
-        """Return what so many shares of each kind cost together on one GPU; None if they do not fit."""
+        """Return the total cost of these shares on one GPU.
+
+        The result is None if they do not fit. ``left`` is the free capacity of the GPU, ``counts`` the number of shares
+        of each size.
+        """
         need = self._needed(counts, left.total_mib, left.equal)
         if need.cores > left.cores or need.memory_mib > left.memory_mib:
             return None
         return portion(Amount(left.cores, left.memory_mib), left.total_mib) - need.portion if any(counts) else 0
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
-        """Return the cost of every number of shares on the GPU at a position of some nodes: (len(slots),) int32."""
+        """Return what each combination of shares costs on each node's GPU at one position.
+
+        A key is the index of the combination in ``every_count``, the list of all combinations. A value has the cost on
+        each node of ``slots``: (len(slots),), int32.
+        """
         rows = [rooms.cores[position], rooms.memory[position], rooms.spare[position]]
         cores, memory, spare = rows if len(slots) == len(rows[0]) else [row[slots] for row in rows]
         out = {}
@@ -143,17 +195,29 @@ class Shares:
         return out
 
     def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
-        """Return what every number of shares that fits costs on an empty GPU at a position."""
+        """Return the cost of each combination of shares that fits on an empty GPU at a position.
+
+        A key is the index of the combination in ``every_count``, the list of all combinations. ``rooms`` has the GPUs
+        of a group of nodes.
+        """
         total, promised, equal = self._gpu(rooms, position)
         whole = portion(Amount(ALL_CORES, promised), total)
         return {way: whole - need.portion for way, need in self._each(total, promised, equal).items()}
 
     def _gpu(self, rooms: Rooms, position: int) -> tuple[int, int, int]:
-        """Memory of a position's GPU, how much of it is promised, and in how many equal shares it is had."""
+        """Return three properties of the GPU at a position of the nodes in ``rooms``.
+
+        1. its memory, MiB
+        2. the memory that all its shares together may have, MiB
+        3. the number of its equal shares; 0 for shares of any size
+        """
         return int(rooms.memory_mib[position]), int(rooms.promised_mib[position]), rooms.equal[position]
 
     def _each(self, total_mib: int, promised_mib: int, equal: int) -> dict[int, _Need]:
-        """What each combination of parts that fits such a GPU takes, by its place in ``every_count``."""
+        """Return what each combination of shares needs of a GPU, for combinations that fit on it if it is empty.
+
+        Keys are indices into ``every_count``, the list of all combinations. The arguments are the result of ``_gpu``.
+        """
         gpu = total_mib, promised_mib, equal
         if gpu not in self._fitting:
             needs = (self._needed(counts, total_mib, equal) for counts in every_count(self.wanted))
@@ -165,7 +229,11 @@ class Shares:
         return self._fitting[gpu]
 
     def _needed(self, counts: Counts, total_mib: int, equal: int) -> _Need:
-        """What some parts take of a GPU together."""
+        """Return what some shares together need of one GPU.
+
+        ``counts`` has the number of shares of each size. ``total_mib`` is the memory of the GPU, ``equal`` the number
+        of equal shares into which it is divided (0 for none).
+        """
         each = [(amount, count) for amount, count in zip(self._taken(total_mib, equal), counts, strict=True) if count]
         return _Need(
             sum(amount.cores * count for amount, count in each),
@@ -178,7 +246,10 @@ class Shares:
         return {counts: cost for counts in every if (cost := self.cost(left, counts)) is not None}
 
     def parts(self, left: _Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
-        """Return so many shares of each kind on the GPU with this number, each after its kind."""
+        """Return the shares that the pod gets on one GPU, with their size numbers.
+
+        ``counts`` has the number of shares of each size. ``left`` is the GPU's free capacity, ``gpu`` its number.
+        """
         return [
             (kind, SharePart(gpu=gpu, amount=amount))
             for kind, (amount, count) in enumerate(zip(self._taken(left.total_mib, left.equal), counts, strict=True))
@@ -186,11 +257,17 @@ class Shares:
         ]
 
     def _take(self, memory_mib: int, equal: int) -> tuple[Amount, ...]:
-        """What a share of each kind takes of a GPU with so much memory."""
+        """Return for each requested size the compute and memory that a share takes of a GPU.
+
+        The GPU has ``memory_mib`` of memory and ``equal`` equal shares.
+        """
         return tuple(share_of(kind, memory_mib, equal) or _TOO_MUCH for kind in self._kinds)
 
     def _needs(self, rooms: Rooms, kind: int) -> tuple[Array, Array]:
-        """Cores and memory of a part on the GPUs of each position: (g, 1) each."""
+        """Return the compute and the memory that one share of a size takes of the GPU at each position.
+
+        Both arrays have the shape (GPUs, 1). ``kind`` is the number of the size in the request.
+        """
         gpus = zip(rooms.memory_mib.tolist(), rooms.equal, strict=True)
         amounts = [self._taken(memory, equal)[kind] for memory, equal in gpus]
         cores = np.array([each.cores for each in amounts], dtype=np.int32)[:, None]

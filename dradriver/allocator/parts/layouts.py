@@ -1,8 +1,8 @@
 """Layouts: every state that MIG instances can bring a GPU into, computed once for each kind of GPU.
 
-A state says which memory slices are taken, and how much of each limit that can be reached before memory runs out
-(``mig_limits.py``: media engines, compute slices). A GPU of today has some hundred states, so what holds of each is a
-table.
+``mig_slices`` and ``free_capacity`` look states up. A state says which memory slices are taken. It also says how much
+is taken of each other limit that instances can reach before memory runs out (``mig_limits.py``: media engines, compute
+slices). Current GPUs have some hundred states, so the figures of each state are stored in tables.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _Key = tuple[int, Counts]  # memory slices as a mask, what is taken of each limi
 
 
 class _States(NamedTuple):
-    """States by number.
+    """All states that MIG instances can bring one kind of GPU into, numbered.
 
     Attributes:
-        after: Where a profile's number and a start lead from each.
-        keys: The number of each.
-        needs: What an instance of each profile takes of each limit.
+        after: By state: for each possible new instance (profile number and start slice), the number of the next state.
+        keys: The number of each state. A key is the mask of taken memory slices, and how much is taken of each limit.
+        needs: By profile, how much an instance takes of each limit.
     """
 
     after: list[dict[tuple[int, int], int]]
@@ -50,16 +50,19 @@ class _States(NamedTuple):
     needs: list[Counts]
 
     def by_slices(self) -> list[int]:
-        """Return the numbers of layout states, the fewest taken slices first: each placement leads to a later one."""
+        """Return the numbers of all MIG states, sorted by taken memory slices, fewest first.
+
+        Each new instance leads to a later state in this order.
+        """
         return [number for key, number in sorted(self.keys.items(), key=lambda item: item[0][0].bit_count())]
 
 
 class Way(NamedTuple):
-    """How some instances are put onto a GPU.
+    """A way to place some MIG instances on a GPU, and its cost.
 
     Attributes:
-        cost: What they take from those who come later.
-        placements: Profile number and start of each, by profile number.
+        cost: What the GPU can no longer offer to later pods, as a number (``Layout``).
+        placements: Profile number and start slice of each instance, sorted by profile number.
     """
 
     cost: int
@@ -67,36 +70,40 @@ class Way(NamedTuple):
 
 
 class Layout:
-    """The states of one kind of GPU: 0 is the empty one, ``closed`` one in which nothing fits.
+    """The states that MIG instances can bring one kind of GPU into, with their figures.
 
-    ``worth`` of a state is what instances of one profile alone could still take, in memory slices, over the profiles:
-    the most counts twice as much as the next, that twice as much as the next, and so on. A placement costs the worth
-    that it takes, so room that is good for many slices is kept, of whatever profile (where all profiles count alike,
-    more slices find no place: ``python -m tests.bench.parts``). Worked example, H100: an empty one has 8, 8, 8, 7, 6, 4
-    and 1, which makes 985. The first ``1g.10gb`` costs 263 at start 6 (6, 6, 6, 4, 4, 1, 0 are left), 295 at 4, where
-    ``2g`` can be, and 309 at 0, as ``4g`` is spoiled, too.
+    State 0 is the empty GPU; in the state ``closed`` nothing fits. The ``worth`` of a state measures what it can still
+    hold. For each profile, it counts the memory slices that instances of this profile alone could still take. The
+    largest of these numbers counts twice as much as the next one, which counts twice as much as the one after it, and
+    so on. The cost of a placement is the worth that is lost. So a placement leaves free slices where large instances,
+    and instances of many profiles, still fit. (If all profiles count alike, fewer slices find a place: ``python -m
+    tests.bench.parts``.)
+
+    Worked example, H100: an empty GPU has 8, 8, 8, 7, 6, 4 and 1, which makes 985. The first ``1g.10gb`` costs 263 at
+    start 6 (6, 6, 6, 4, 4, 1, 0 are left). It costs 295 at start 4, where ``2g`` could be, and 309 at start 0, because
+    ``4g`` does not fit any more, too.
 
     Attributes:
         profiles: The GPU's profiles.
         number: Number of each profile by its name.
-        closed: Number of the state in which nothing fits, the last.
-        most: (closed + 1, profiles) int32, how many instances of one profile alone still fit.
-        worth: (closed + 1,) int32.
-        free: (closed + 1,) int32, memory slices that are not taken.
-        cost: (closed + 1, profiles) int32, what one instance at its best start costs; ``NONE`` where none fits.
-        order: (closed + 1, profiles) int32, the same, and of equal costs what the state is worth: the fullest GPU
-            first, so that others stay empty.
-        start: (closed + 1, profiles) int64, that start; of equally good ones the highest, as some large profiles can
-            only be at the lowest.
+        closed: Number of the state in which nothing fits; it is the last state.
+        most: (states, profiles) int32, how many instances of one profile alone still fit.
+        worth: (states,) int32, see above.
+        free: (states,) int32, memory slices that are not taken.
+        cost: (states, profiles) int32, cost of one instance at its best start; ``NONE`` if none fits.
+        order: (states, profiles) int32, a number that compares by cost and, among equal costs, by the worth of the
+            state. So the fullest GPU is first, and other GPUs stay empty.
+        start: (states, profiles) int64, the best start. Among equally good ones it is the highest, because some large
+            profiles can start at the lowest slices only.
     """
 
     def __init__(self, profiles: tuple[MigProfile, ...], states: _States) -> None:
-        """Compute the tables of all states.
+        """Compute what each MIG state can still hold, and the costs of new instances.
 
         Args:
             profiles: The GPU's MIG profiles.
-            states: Its states. ``after[state]`` has, by profile number and start slice, the number of the next state.
-                State 0 is the empty GPU.
+            states: Its states. State 0 is the empty GPU. ``after[state]`` has, by profile number and start slice, the
+                number of the next state.
         """
         self.profiles = profiles
         self.number = {profile.name: at for at, profile in enumerate(profiles)}
@@ -139,7 +146,11 @@ class Layout:
         self._answers: dict[Hashable, Any] = {}
 
     def state(self, instances: Iterable[tuple[str, int]]) -> int:
-        """Return a GPU's layout state with these MIG instances (profile name, start); ``closed`` for no such state."""
+        """Return the number of the state of a GPU that has these MIG instances.
+
+        An instance is a pair of profile name and start slice. If no GPU can have these instances together, the result
+        is ``closed``, the state in which nothing fits.
+        """
         slices, used = next(iter(self._states.keys))
         for name, start in instances:
             number = self.number.get(name)
@@ -150,18 +161,26 @@ class Layout:
         return self._states.keys.get((slices, used), self.closed)
 
     def ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
-        """Return the cheapest way from a layout state for each count of MIG instances up to ``wanted`` that fits."""
+        """Return the cheapest way to place each combination of MIG instances on a GPU.
+
+        ``state`` is the GPU's state before. Only combinations that fit are returned. ``wanted`` is the most instances
+        of each profile. A key is the number of instances of each profile.
+        """
         return self._answer(self._find_ways, state, wanted)
 
     def costs(self, counts: Counts) -> NDArray[np.int32]:
-        """Return by layout state the cost of so many MIG instances of each profile; ``NONE`` if they do not fit.
+        """Return for each state of a GPU the cost of placing some MIG instances.
 
-        (closed + 1,) int32; read only.
+        The cost is what later pods lose; it is ``NONE`` if the instances do not fit. ``counts`` is the number of
+        instances of each profile. The shape is (states,), int32; read only.
         """
         return self._answer(self._find_costs, counts)
 
     def _answer(self, find: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What ``find``, a method of this layout, returns; remembered here, so that it goes with the layout."""
+        """Return the result of ``find`` for these arguments from a cache, or compute it.
+
+        ``find`` is a method of this layout. The cache belongs to the layout and is freed together with it.
+        """
         key = (find.__name__, args)
         if key not in self._answers:
             if len(self._answers) >= _MOST_ANSWERS:
@@ -175,7 +194,11 @@ class Layout:
         return np.where(kept < 0, np.int32(NONE), self.worth - kept)
 
     def _find_kept(self, counts: Counts) -> NDArray[np.int32]:
-        """Return the most worth that each state keeps next to so many instances; -1 if they do not fit."""
+        """Return for each state the most worth that can remain after MIG instances are placed.
+
+        The worth of a state measures what it can still hold (``Layout``). ``counts`` is the number of instances of each
+        profile. The result is -1 in states where the instances do not fit.
+        """
         if not any(counts):
             return self.worth
         number = next(number for number, count in enumerate(counts) if count)
@@ -190,7 +213,7 @@ class Layout:
         """Return the cheapest way to place each combination of the requested MIG instances.
 
         Args:
-            state: The state of the GPU before the instances are added.
+            state: The number of the GPU's state before the instances are added.
             wanted: The most instances of each profile.
         """
         nothing = (0,) * len(wanted)
@@ -228,24 +251,35 @@ def _preferred(way: Way) -> tuple[int, list[int]]:
 
 
 class _Untold:
-    """There is no layout: it would have more states than can be tabulated."""
+    """A marker in the cache: GPUs with these MIG profiles have no layout.
+
+    A layout is the list of all states that MIG instances can bring a GPU into. This one would have more states than a
+    table can hold.
+    """
 
 
 def kinds(machine: Machine) -> tuple[Profiles, ...]:
-    """Return the different lists of MIG profiles on a machine, each of which has one layout, by position."""
+    """Return the different lists of MIG profiles that the GPUs of a machine have.
+
+    All GPUs with the same list share one layout (all states that MIG instances can bring a GPU into).
+    """
     return tuple(dict.fromkeys(gpu.profiles for gpu in machine.gpus if gpu.profiles))[:_MOST_KINDS]
 
 
 def layouts_of(machine: Machine) -> list[Layout | None]:
-    """Return the MIG layout of each position's GPU; None without MIG profiles."""
+    """Return all MIG states (the layout) of each GPU of a machine, by position.
+
+    An entry is None for a GPU without MIG profiles, or with too many states.
+    """
     seen = kinds(machine)
     return [layout_of(gpu.profiles) if gpu.profiles in seen else None for gpu in machine.gpus]
 
 
 def layout_of(profiles: Profiles) -> Layout | None:
-    """Return the MIG layout of a GPU with these profiles; None without any, or with more states than a table holds.
+    """Return the layout of GPUs with these MIG profiles: all states they can be in.
 
-    About 1 MB for a GPU of today.
+    The result is None if there are no profiles, or if the layout would have too many states. A layout of a current GPU
+    takes about 1 MB.
     """
     kept = _KEPT.find(profiles)
     if kept is None:
@@ -254,13 +288,20 @@ def layout_of(profiles: Profiles) -> Layout | None:
 
 
 def keep(profiles: Profiles, layout: Layout | None) -> Layout | None:
-    """Store a MIG layout that was computed elsewhere, and return it."""
+    """Store the layout of GPUs with these MIG profiles in the cache, and return it.
+
+    A layout is all states that MIG instances can bring a GPU into. ``layout`` is None if there are too many states.
+    Another process may have computed it.
+    """
     _KEPT.put(profiles, layout or _Untold(), 1)
     return layout
 
 
 def known(profiles: Profiles) -> bool:
-    """Return whether the MIG layout of a GPU with these profiles was computed."""
+    """Return whether the layout of GPUs with these MIG profiles is computed already.
+
+    A layout is all states that MIG instances can bring a GPU into.
+    """
     return profiles in _KEPT
 
 
@@ -274,14 +315,14 @@ def _layout(profiles: Profiles) -> Layout | None:
 def _reachable(profiles: tuple[MigProfile, ...], limits: Sequence[Limit]) -> _States | None:
     """Return all states that MIG instances can bring an empty GPU into; None if there are too many.
 
-    A breadth-first search from the empty GPU: ``queue`` grows while it is read. A state is the mask of memory slices
-    that are taken, and how much is taken of each limit. A profile has a size in memory slices and the slices where an
-    instance may start.
+    The search is breadth-first from the empty GPU: ``queue`` grows while it is read. A state is the bit mask of the
+    memory slices that are taken, and how much is taken of each limit.
 
     Args:
-        profiles: The GPU's MIG profiles.
-        limits: The limits that can be reached before memory slices run out. Each has a total for the GPU and what an
-            instance of each profile needs.
+        profiles: The GPU's MIG profiles. Each has a size in memory slices, and the slices at which an instance may
+            start.
+        limits: The limits that can be reached before memory slices run out. Each has a total for the GPU, and how much
+            an instance of each profile needs.
     """
     totals = [limit.total for limit in limits]
     needs = [tuple(limit.needs[profile] for limit in limits) for profile in profiles]
@@ -313,12 +354,12 @@ def _reachable(profiles: tuple[MigProfile, ...], limits: Sequence[Limit]) -> _St
 
 
 def _spans(profiles: tuple[MigProfile, ...]) -> list[int]:
-    """The memory slices of every placement, as masks."""
+    """Return as bit masks the memory slices of each possible MIG placement."""
     return [_span(profile, start) for profile in profiles for start in profile.starts]
 
 
 def _span(profile: MigProfile, start: int) -> int:
-    """The memory slices of a placement as a mask."""
+    """Return as a bit mask the memory slices of a MIG instance at ``start``."""
     return ((1 << profile.size) - 1) << start
 
 

@@ -1,4 +1,8 @@
-"""MIG slices: on the GPU, and at the start there, that take least from those who come later (``layouts.py``)."""
+"""Requests for MIG slices. A slice is placed on the GPU, and at the start slice, where later pods lose least.
+
+``layouts.py`` computes what they lose; ``part_ranking`` makes the requests. Slices of one profile are of one *kind*;
+the methods get the kind's number.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,20 @@ from dradriver.allocator.sets.subsets import Array, Ints
 
 
 class _Left(NamedTuple):
-    """A GPU's layout and state; no layout where it has no MIG."""
+    """A GPU's layout (all possible MIG states), and the number of its current state.
+
+    The layout is None for a GPU without MIG.
+    """
 
     layout: Layout | None
     state: int
 
 
 class Slices:
-    """An ``Ask`` for MIG slices."""
+    """A request for MIG slices, with the costs by which places for them are compared.
+
+    It implements ``Ask``, the protocol of requests for fractions.
+    """
 
     sliced: bool = True
 
@@ -42,7 +52,12 @@ class Slices:
         return self._request
 
     def costs(self, rooms: Rooms, kind: int) -> Array:
-        """Return what one MIG slice costs on each GPU with something left: (g, nodes); ``NONE`` if it does not fit."""
+        """Return the cost of one MIG slice on each GPU of ``rooms``: (GPUs, nodes).
+
+        The cost is what the GPU can no longer offer to later pods (``Layout``): the lowest is best. It is ``NONE``
+        where the slice does not fit. ``kind`` is the number of the slice's profile in the request, ``rooms`` has the
+        GPUs' MIG states.
+        """
         out = np.full(rooms.states.shape, NONE, dtype=np.int32)
         for position, layout in enumerate(rooms.layouts):
             if layout is not None and (number := layout.number.get(self._kinds[kind])) is not None:
@@ -50,7 +65,11 @@ class Slices:
         return out
 
     def room(self, rooms: Rooms) -> Array:
-        """Return how much each GPU has free for MIG slices, as one number: (g, nodes)."""
+        """Return how much each GPU has free for MIG slices, as one number: (GPUs, nodes).
+
+        The number measures what the GPU can still hold (the worth of its state in ``Layout``). ``rooms`` has the
+        states.
+        """
         out = np.zeros(rooms.states.shape, dtype=np.int32)
         for position, layout in enumerate(rooms.layouts):
             if layout is not None:
@@ -58,7 +77,10 @@ class Slices:
         return out
 
     def most(self, rooms: Rooms, kind: int) -> Array:
-        """Return how many MIG slices of a profile fit on each GPU with free memory slices: (g, nodes)."""
+        """Return how many MIG slices of one profile (``kind``) fit on each GPU in use by fractions: (GPUs, nodes).
+
+        ``rooms`` has the state of these GPUs.
+        """
         out = np.zeros(rooms.states.shape, dtype=np.int32)
         for position, layout in enumerate(rooms.layouts):
             if layout is not None and (number := layout.number.get(self._kinds[kind])) is not None:
@@ -66,7 +88,10 @@ class Slices:
         return out
 
     def most_empty(self, rooms: Rooms, kind: int) -> Array:
-        """Return how many MIG slices of a profile fit on an empty GPU at each position: (g,)."""
+        """Return how many MIG slices of one profile (``kind``) fit on an empty GPU at each position: (GPUs,).
+
+        ``rooms`` has the GPUs of a group of nodes.
+        """
         numbers = [layout.number.get(self._kinds[kind]) if layout else None for layout in rooms.layouts]
         most = [
             0 if layout is None or number is None else int(layout.most[0, number])
@@ -75,7 +100,11 @@ class Slices:
         return np.array(most, dtype=np.int64)
 
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
-        """Return the memory slices that all MIG slices take, each GPU has free, and an empty GPU has."""
+        """Return three numbers of memory slices: of all requested MIG slices, free on each GPU, and of an empty GPU.
+
+        Searches skip nodes with too few in sum. Only slices that the requested profiles can take count as free. The
+        shapes are: int, (GPUs, nodes), (GPUs,).
+        """
         free = np.zeros(rooms.states.shape, dtype=np.int32)
         empty = np.zeros(len(rooms.layouts), dtype=np.int32)
         sizes = [1] * len(self._kinds)
@@ -90,7 +119,11 @@ class Slices:
         return sum(size * count for size, count in zip(least, self.wanted, strict=True)), free, empty
 
     def _usable(self, layout: Layout) -> Iterator[Array]:
-        """Memory slices that the parts of each kind alone could take, by state."""
+        """Yield for each requested profile how many memory slices its instances can take.
+
+        Each array has one entry for each MIG state of the GPU. Instances of other profiles are ignored. No more
+        instances than requested count. ``layout`` has the states of the GPU.
+        """
         for number, count in zip(self._numbers(layout), self.wanted, strict=True):
             if number is not None:
                 yield np.minimum(layout.most[:, number], count) * np.int32(layout.profiles[number].size)
@@ -99,25 +132,44 @@ class Slices:
         return [layout.number.get(name) for name in self._kinds]
 
     def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
-        """Return the MIG slices that are free on a GPU, as its layout state."""
+        """Return the layout (all possible MIG states) and the present state of one GPU.
+
+        ``position`` is the GPU's. ``rooms`` has the states for a group of nodes, ``slot`` is the index of the GPU's
+        node in the group.
+        """
         return _Left(rooms.layouts[position], int(rooms.states[position, slot]))
 
     def empty(self, rooms: Rooms, position: int) -> _Left:
-        """Return the MIG slices that are free on an empty GPU, as its layout state."""
+        """Return the layout (all possible MIG states) and the empty state of one GPU.
+
+        ``position`` is the GPU's. ``rooms`` has the GPUs of a group of nodes.
+        """
         return _Left(rooms.layouts[position], 0)
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
-        """Return the cost of every number of MIG slices on the GPU at a position of some nodes: (len(slots),) int32."""
+        """Return what each combination of MIG slices costs on each node's GPU at one position.
+
+        A key is the index of the combination in ``every_count``, the list of all combinations. A value has the cost on
+        each node of ``slots``: (len(slots),), int32.
+        """
         states = rooms.states[position]
         states = states if len(slots) == len(states) else states[slots]
         return {way: costs.take(states, mode="clip") for way, costs in self._each(rooms.layouts[position])}
 
     def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
-        """Return what every number of MIG slices that fits costs on an empty GPU at a position."""
+        """Return the cost of each combination of MIG slices that fits on an empty GPU at a position.
+
+        A key is the index of the combination in ``every_count``, the list of all combinations. ``rooms`` has the GPUs
+        of a group of nodes.
+        """
         return {way: int(costs[0]) for way, costs in self._each(rooms.layouts[position])}
 
     def _each(self, layout: Layout | None) -> list[tuple[int, Array]]:
-        """By state the cost of each combination of parts that fits an empty GPU, after its place in ``every_count``."""
+        """Return the costs of each combination of slices that fits on an empty GPU, by state.
+
+        ``layout`` has the states of the GPU; None for a GPU without MIG. Each entry is a pair: the index of the
+        combination in ``every_count``, the list of all combinations, and an array with the cost in each state.
+        """
         if layout is None:
             return []
         if layout not in self._fitting:
@@ -132,7 +184,11 @@ class Slices:
         return self._fitting[layout]
 
     def ways(self, left: _Left) -> Mapping[Counts, int]:
-        """Return the cost of each combination of MIG slices that fits on a GPU, by its counts."""
+        """Return the cost of each combination of MIG slices that fits on a GPU.
+
+        A key is the number of slices of each profile. ``left`` has the possible MIG states of the GPU (its layout), and
+        its state now.
+        """
         return self._known(left)
 
     def _ways(self, left: _Left) -> Mapping[Counts, int]:
@@ -146,18 +202,22 @@ class Slices:
         }
 
     def said(self, left: _Left) -> str:
-        """Return in words which MIG slices a GPU has free."""
+        """Return the names of the MIG profiles that still fit on a GPU, as text."""
         if left.layout is None:
-            return "no MIG"
+            return "no MIG slice"
         most = left.layout.most[left.state]
-        return "room for " + ", ".join(p.name for p, count in zip(left.layout.profiles, most, strict=True) if count)
+        return ", ".join(p.name for p, count in zip(left.layout.profiles, most, strict=True) if count)
 
     def largest_first(self) -> list[int]:
-        """Return the kinds of MIG slices of the request, the hardest to place first."""
+        """Return the numbers of the requested profiles, the profile that is hardest to place first."""
         return sorted(range(len(self._kinds)), key=lambda kind: (-int(self._kinds[kind].partition("g")[0]), kind))
 
     def cost(self, left: _Left, counts: Counts) -> int | None:
-        """Return what so many MIG slices of each profile cost together on one GPU; None if they do not fit."""
+        """Return the total cost of these MIG slices on one GPU.
+
+        The result is None if they do not fit. ``counts`` is the number of slices of each profile. ``left`` has the
+        possible MIG states of the GPU (its layout), and its state now.
+        """
         if left.layout is None:
             return None if any(counts) else 0
         numbers = self._numbers(left.layout)
@@ -168,7 +228,11 @@ class Slices:
         return None if way is None else way.cost
 
     def parts(self, left: _Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
-        """Return so many MIG slices of each profile on the GPU with this number, each after its kind."""
+        """Return the MIG slices that the pod gets on one GPU, with their profile numbers.
+
+        ``counts`` has the number of slices of each profile. ``left`` has the possible MIG states of the GPU (its
+        layout), and its state now. ``gpu`` is the GPU's number.
+        """
         assert left.layout is not None, "there is a way"
         numbers = self._numbers(left.layout)
         wanted = _by_profile(left.layout, numbers, counts)
@@ -181,7 +245,13 @@ class Slices:
 
 
 def _by_profile(layout: Layout, numbers: Sequence[int | None], counts: Counts) -> Counts:
-    """Counts by kind as counts by the layout's profiles; kinds that it does not have are left out."""
+    """Return the number of requested slices in the order of a layout's profiles.
+
+    Args:
+        layout: The MIG layout of a GPU: its profiles, and all states that instances can bring it into.
+        numbers: For each requested profile its number in the layout; None if the layout does not have it.
+        counts: The number of slices of each requested profile.
+    """
     out = [0] * len(layout.profiles)
     for number, count in zip(numbers, counts, strict=True):
         if number is not None:

@@ -1,4 +1,7 @@
-"""Which GPUs of a node may be had in parts: plain data, without numpy."""
+"""Which GPUs of a node can be used as fractions (shares or MIG slices): plain data, without numpy.
+
+The cluster cache sets it in the fleet, the allocator's arrays of nodes.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ import msgspec
 
 
 class ShareRule(msgspec.Struct, frozen=True):
-    """How a GPU is shared, where it is not simply as much as there is, in shares of any size.
+    """The rule for shares of one GPU.
+
+    A GPU without a rule has shares of any size, which together have at most the GPU's memory.
 
     Attributes:
-        memory_mib: How much memory all shares together may have, in MiB; 0 for as much as there is. One share has never
-            more than there is.
-        equal: How many shares there are, all of one size; 0 where each has a size of its own.
+        memory_mib: Memory that all shares together may have, MiB; 0 for the GPU's memory. A single share never has more
+            than the GPU's memory.
+        equal: The number of equal shares; 0 if each share has a size of its own.
     """
 
     memory_mib: int = 0
@@ -21,15 +26,18 @@ class ShareRule(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node's GPUs are offered as, by the machine's own numbers; a GPU in none of these is whole or nothing.
+    """How a node offers its GPUs, by the machine's own numbers.
+
+    A GPU that is in none of the fields is offered as a whole only.
 
     Attributes:
-        shared: May be had in shares, several at a time.
-        sliced: May be had in MIG slices, made where they are wanted.
-        parts_only: The GPUs among these that are never handed out whole: MIG mode is on and only a reset would end it.
-        rules: How some of them are shared, by number, ascending.
-        tenants: Who alone may have more parts of some that have parts on them, by number, ascending: any numbers but 0,
-            as ``Fleet.rank`` is given them.
+        shared: GPUs that can have several shares at a time.
+        sliced: GPUs that can have MIG slices, which are created on demand.
+        parts_only: GPUs of ``shared`` or ``sliced`` that are never allocated as whole GPUs: their MIG mode is on, and
+            only a reset of the GPU would end it.
+        rules: Pairs of a GPU number and the rule for its shares, ascending.
+        tenants: Pairs of a GPU number and the only tenant that may get more fractions of this GPU, ascending. A tenant
+            is any number but 0, as in ``Fleet.rank``.
     """
 
     shared: frozenset[int] = frozenset()

@@ -1,8 +1,9 @@
-"""The assignment of several parts of one pod to a node's GPUs: exact, at the least cost.
+"""Assigns several fractions of one pod to a node's GPUs, at the least cost.
 
-Parts of a kind are alike, so what matters is how many of each kind a GPU takes: GPU after GPU, and for each number of
-parts that are placed the cheapest way there. Beyond some hundred such numbers, which few pods have, parts are dealt
-out one after the other, each where it costs least; then a place may be missed.
+``part_sets`` calls it. Fractions of one kind are equal, so only the number of each kind on each GPU matters. The search
+goes from GPU to GPU. For each combination of placed fractions it keeps the cheapest way so far. So the result is exact.
+A few pods have more than 256 combinations. For such a pod the search is greedy: it places one fraction after another
+where it costs least, and can miss a place.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ MOST_EXACT = 256
 def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Counts, ...]] | None:
     """Return the cheapest assignment of fractions to a node's GPUs, with its cost.
 
-    None if there is none.
-
-    Dynamic programming over the GPUs: for each number of placed fractions the cheapest way so far. A large request is
-    dealt out greedily.
+    The result is None if the fractions do not fit. The search is a dynamic program over the GPUs: for each combination
+    of placed fractions, the cheapest way so far is kept. The fractions of a large request are placed one after another
+    instead, each where it costs least.
 
     Args:
         ask: The request for fractions.
-        gpus: The free capacity of each GPU: first the GPUs in use, then empty ones in the order in which to open them.
+        gpus: The free capacity of each GPU: first the GPUs in use, then empty ones in the order in which they should be
+            used.
         used: How many GPUs are in use.
+
+    Returns:
+        The cost, and for each GPU the number of fractions of each kind.
     """
     # ``ask.wanted`` is how many fractions of each kind are requested. An empty GPU costs more than all fractions can.
     opening_costs = [0 if gpu < used else OPENING + gpu for gpu in range(len(gpus))]
@@ -63,7 +67,10 @@ def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Cou
 
 
 def work(ask: Ask) -> int:
-    """Return how many combinations of parts the assignment to GPUs has to look at."""
+    """Return the number of combinations of fractions that ``assign`` would have to compare.
+
+    ``ask`` has the fractions. Callers use it to decide between the exact and the greedy search.
+    """
     return math.prod(count + 1 for count in ask.wanted)
 
 

@@ -1,4 +1,4 @@
-"""Phrases for people about a request for parts of GPUs."""
+"""Texts for people about a request for shares or MIG slices. Refusals use them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dradriver.allocator.request import Amount, Mig, Share
 
 
 def wanted(request: Share | Mig) -> str:
-    """Return the phrase for what a request for parts requires: ``a share of a GPU: 50 % of architecture hopper``."""
+    """Return as text what a request for fractions requires: ``a share of a GPU: 50 % of architecture hopper``."""
     if isinstance(request, Share):
         each = [amount(part) for part in request.amounts]
         what = "a share of a GPU: " if len(each) == 1 else "shares of GPUs: "
@@ -21,7 +21,10 @@ def wanted(request: Share | Mig) -> str:
 
 
 def amount(wanted: Amount) -> str:
-    """Return the phrase for the amount of a part that is a share: ``25 % and 10240 MiB``; empty for none."""
+    """Return as text the compute and memory of a share: ``25 % and 10240 MiB``.
+
+    The result is empty if both are 0.
+    """
     return " and ".join(
         [f"{wanted.cores} %"] * bool(wanted.cores) + [f"{wanted.memory_mib} MiB"] * bool(wanted.memory_mib)
     )

@@ -1,7 +1,7 @@
-"""What a request for parts asks of each GPU, whether they are shares or MIG slices.
+"""Defines ``Ask``: what requests for shares and for MIG slices have in common.
 
-Parts of a request that are alike are of one *kind*; ``counts`` are numbers of parts by kind. What is *left* of a GPU is
-a value that an ask makes and reads itself.
+The searches of ``fleet`` call it. Equal fractions of a request are of one *kind*. ``counts`` is a combination of
+fractions: the number of fractions of each kind. Only the ``Ask`` itself can read the free capacity of a GPU (``Left``).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Counts = tuple[int, ...]
 
 
 class Ask(Protocol):
-    """A request of parts.
+    """The protocol of requests for fractions of GPUs: shares or MIG slices.
 
     Attributes:
-        wanted: How many parts of each kind.
-        containers: For each container the kinds of its parts.
-        sliced: Whether it asks for MIG slices.
+        wanted: The number of fractions of each kind. Equal fractions are of one kind.
+        containers: For each container the kinds of its fractions.
+        sliced: Whether the fractions are MIG slices; if not, they are shares.
     """
 
     wanted: Counts
@@ -37,56 +37,97 @@ class Ask(Protocol):
         """Return the request for shares or MIG slices."""
 
     def costs(self, rooms: Rooms, kind: int) -> Array:
-        """Return what one part of a kind costs on each GPU with room: (g, nodes); ``NONE`` if it does not fit."""
+        """Return the cost of one fraction of a kind on each GPU: (GPUs, nodes).
+
+        The lowest cost is best: it says what later pods lose. It is ``NONE`` on a GPU where the fraction does not fit.
+        ``rooms`` has the free capacity.
+        """
 
     def room(self, rooms: Rooms) -> Array:
-        """Return how much each GPU has free for parts, as one number to find the emptiest by: (g, nodes)."""
+        """Return the free capacity of each GPU as one number: (GPUs, nodes).
+
+        The emptiest GPU has the largest number. ``rooms`` has the free capacity for fractions.
+        """
 
     def most(self, rooms: Rooms, kind: int) -> Array:
-        """Return how many parts of a kind of the request fit on each GPU with something left: (g, nodes)."""
+        """Return how many fractions of a kind fit on each GPU in use by fractions: (GPUs, nodes).
+
+        ``rooms`` has the free capacity of these GPUs.
+        """
 
     def most_empty(self, rooms: Rooms, kind: int) -> Array:
-        """Return how many parts of a kind of the request fit on an empty GPU at each position: (g,)."""
+        """Return how many fractions of a kind fit on an empty GPU at each position: (GPUs,).
+
+        ``rooms`` has the GPUs of a group of nodes.
+        """
 
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
-        """Return what all parts of the request take at least, each GPU has left, and an empty one has.
+        """Return three amounts: needed by all fractions, free on each GPU, of an empty GPU.
 
-        Shapes: int, (g, nodes), (g,).
+        The first is the least that they need. Searches skip nodes with too little in sum. ``rooms`` has the free
+        capacity. The shapes are: int, (GPUs, nodes), (GPUs,).
         """
 
     def left(self, rooms: Rooms, position: int, slot: int) -> Left:
-        """Return what a GPU has free for parts."""
+        """Return the free capacity of one GPU, in the form that ``ways`` and ``cost`` read.
+
+        ``rooms`` has the capacity of a group of nodes, ``position`` is the GPU's, ``slot`` the index of its node in the
+        group.
+        """
 
     def empty(self, rooms: Rooms, position: int) -> Left:
-        """Return what an empty GPU has for parts."""
+        """Return the capacity that the GPU at a position would have if it were empty.
+
+        ``rooms`` has the GPUs of a group of nodes.
+        """
 
     def said(self, left: Left) -> str:
-        """Return in words what a GPU has free for parts."""
+        """Return as text the free capacity of a GPU, for messages."""
 
     def ways(self, left: Left) -> Mapping[Counts, int]:
-        """Return the cost of each combination of parts that fits, by its counts; the empty one costs 0."""
+        """Return the cost of each combination of fractions that fits into ``left``, the free capacity of a GPU.
+
+        A key is the number of fractions of each kind. The combination without fractions costs 0.
+        """
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
-        """Return the cost of every number of parts of the request on the GPU at a position: (len(slots),) int32 each.
+        """Return what each combination of fractions costs on each node's GPU at one position.
 
-        By number in ``every_count``. ``NONE`` or somewhat more where they do not fit; those that fit no such GPU are
-        left out, and none of any.
+        A key is the index of the combination in ``every_count``, the list of all combinations. A value has the cost on
+        each node of ``slots``: (len(slots),), int32. If a combination does not fit on a GPU, its cost is at least
+        ``NONE``. A combination that would not fit even on an empty GPU is left out, and so is the combination without
+        fractions.
         """
 
     def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
-        """Return the cost of every number of parts that fits on an empty GPU, by number in ``every_count``."""
+        """Return the cost of each combination of fractions that fits on an empty GPU at a position.
+
+        A key is the index of the combination in ``every_count``, the list of all combinations. ``rooms`` has the GPUs
+        of a group of nodes.
+        """
 
     def largest_first(self) -> list[int]:
-        """Return the kinds of the requested parts, the hardest to place first."""
+        """Return the kinds of the requested fractions, the kind that is hardest to place first."""
 
     def cost(self, left: Left, counts: Counts) -> int | None:
-        """Return what so many parts of each kind cost together on one GPU; None if they do not fit."""
+        """Return the total cost of these fractions on one GPU.
+
+        The result is None if they do not fit. ``left`` is the free capacity of the GPU, ``counts`` the number of
+        fractions of each kind.
+        """
 
     def parts(self, left: Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
-        """Return so many parts of each kind of the request, placed on the GPU with this number, each after its kind."""
+        """Return the fractions that the pod gets on one GPU, with their kinds.
+
+        ``counts`` has the number of fractions of each kind. ``left`` is the GPU's free capacity, ``gpu`` its number.
+        """
 
 
 @lru_cache(maxsize=256)
 def every_count(wanted: Counts) -> tuple[Counts, ...]:
-    """Return all combinations of at most so many parts of each kind as the request wants, the empty one first."""
+    """Return all combinations of at most ``wanted`` fractions of each kind, the one without fractions first.
+
+    A combination is the number of fractions of each kind. For ``(2, 1)`` these are (0, 0), (0, 1), (1, 0), (1, 1), (2,
+    0) and (2, 1).
+    """
     return tuple(itertools.product(*(range(count + 1) for count in wanted)))

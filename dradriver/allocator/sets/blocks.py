@@ -1,7 +1,8 @@
-"""Which sets a machine gives at all, where its maker bounds that, and from which of its blocks they are best taken.
+"""The sets that the machine's maker allows, and the best block of GPUs to take a set from.
 
-``Blocks`` of a machine says which GPUs may be had together: the rings of an Ascend 910A, between which there is no
-data path that a job could use, the modules of an A3, which go whole.
+``facts`` and ``set_order`` use it. ``Blocks`` of a machine says which GPUs one pod may have together. One example is
+the rings of an Ascend 910A: between them there is no data path that a job could use. Another is the modules of an A3,
+which are allocated as a whole.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dradriver.topology.machine import Blocks
 
 
 def possible(blocks: Blocks) -> Bools:
-    """Return per mask whether the machine's blocks, a rule of its maker, allow such a set: shape (2**g,), bool.
+    """Return whether the machine's maker allows one pod to have each set of GPUs.
 
-    Worked example: of two rings of four {0, 1} is given, {3, 4} is not, and of eight GPUs all or none.
+    ``blocks`` has the maker's rule. The shape is (2**g,) for g GPUs, bool; the index is the bit mask of the set. Worked
+    example: with two rings of four GPUs, {0, 1} is allowed and {3, 4} is not; the set of all eight GPUs is allowed.
     """
     inside = _inside(blocks)
     size, count = int(inside.max()), inside.sum(axis=0)
@@ -31,12 +33,19 @@ def possible(blocks: Blocks) -> Bools:
 
 
 def spoilt(blocks: Blocks, gpus: int) -> Ints:
-    """Return how much taking sets of ``gpus`` GPUs spoilt the blocks, by the mask left; less is better: (2**g,), int64.
+    """Return for each mask of remaining free GPUs how bad it is for later sets.
 
-    The block that a set is taken from is the best by ``Blocks.order``. Which that was follows from what remains: taking
-    ``k`` of ``n`` free GPUs of a block turns ``g(n)`` into ``g(n - k) = g(n) + rank(n)``, and a mask is worth the sum
-    over its blocks. Worked example: a single GPU of two rings with 1 and 3 free, ranks 0 and 1: taking the first leaves
-    ``g(0) + g(3) = 0 - 3``, the second ``g(1) + g(2) = 0 - 2``.
+    The lowest number is best. ``Blocks.order`` says from which block a set of ``gpus`` GPUs should be taken: the block
+    whose number of free GPUs has the best (lowest) rank. This function turns the rule into a number that depends on the
+    remaining GPUs alone. The number of a mask is the sum of ``g(n)`` over its blocks, where ``n`` is the number of free
+    GPUs that the block has. The function ``g`` satisfies ``g(n - gpus) = g(n) + rank(n)``. So if a set is taken from a
+    block with a low rank, the number increases least.
+
+    Worked example: a single GPU is taken from one of two rings with 1 and 3 free GPUs, with ranks 0 and 1. Taking it
+    from the first ring leaves ``g(0) + g(3) = 0 - 3``, from the second ``g(1) + g(2) = 0 - 2``. So the first is better.
+
+    Returns:
+        (2**g,) for g GPUs, int64.
     """
     # (blocks, masks): how many GPUs of each block a mask has.
     inside = _inside(blocks)
@@ -57,7 +66,11 @@ def spoilt(blocks: Blocks, gpus: int) -> Ints:
 
 
 def _inside(blocks: Blocks) -> Ints:
-    """How many members each mask has in each block: (blocks, 2**g), int64."""
+    """Return how many GPUs of each block each set has: (blocks, 2**g), int64.
+
+    A block is a group of GPUs that the machine's maker allocates together, such as a ring. The second index is the bit
+    mask of the set; g is the number of GPUs.
+    """
     masks = np.arange(1 << len(blocks.of))
     own = [sum(1 << at for at, other in enumerate(blocks.of) if other == number) for number in sorted(set(blocks.of))]
     out: Ints = np.bitwise_count(masks & np.array(own)[:, None]).astype(np.int64)

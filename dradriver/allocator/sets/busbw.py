@@ -1,12 +1,14 @@
-"""What all-reduce bus bandwidth NCCL will reach: its graph search and its tuning, for all sets of GPUs at once.
+"""Predicts the all-reduce bus bandwidth that NCCL will reach, for all sets at once.
 
-``link_channels`` counts the links in channels, ``reach`` says over what a set's GPUs talk, ``ring_capacity`` how many
-rings fit, ``nccl_search`` which of them NCCL finds and ``chains`` which trees. Here the faster of ring, tree and, over
-switches from compute capability 9.0, NVLS is taken. Sources: NCCL's topo.h, paths.cc, search.cc and tuning.cc (2.19 to
-2.30), and its own verdict for every subset of forty machines, against which tests compare this.
+It follows NCCL's graph search and NCCL's choice between algorithms. ``Facts`` calls it. NCCL splits traffic into
+*channels*, which are parallel rings or trees. ``link_channels`` counts how many fit into the links. ``reach`` finds the
+paths between a set's GPUs, and ``ring_capacity`` bounds how many rings fit. ``nccl_search`` finds the rings that NCCL
+finds, and ``chains`` the trees. This module takes the fastest of ring, tree and NVLS. NVLS means that NVLink switches
+add up the data (from compute capability 9.0). Sources: NCCL's topo.h, paths.cc, search.cc and tuning.cc (2.19 to 2.30),
+and NCCL's own result for every subset of forty machines, with which tests compare this module.
 
-Of a machine's NCCL (``Shape.nccl``) three things depend here, and gateways in ``reach``: split domains and newer Intel
-CPUs are known from 2.26 on, and NVLS has a measured efficiency from 2.28 on.
+Four things depend on the machine's NCCL version (``Shape.nccl``): split domains (``split``) and newer Intel CPUs are
+known from 2.26 on, NVLS has a measured efficiency from 2.28 on, and ``reach`` treats gateways differently from 2.23 on.
 """
 
 from __future__ import annotations
@@ -48,20 +50,21 @@ def predict(
 ) -> tuple[Floats, Floats]:
     """Predict the all-reduce bus bandwidth (busbw) of every subset of a machine's GPUs.
 
-    Symmetric sets are equal, so only one of them is computed, in blocks that stay in a processor's cache. NCCL splits
-    traffic into *channels*: it searches for a ring or tree for each, and they add up to the bandwidth.
+    NCCL splits traffic into *channels*: it searches for a ring or tree for each, and their bandwidths add up. Sets that
+    are equal by symmetry are computed once. Sets are computed in groups that fit into a processor's cache.
 
     Args:
         shape: The machine without its names: links, PCIe paths, bandwidths, and the NCCL version of its jobs.
-        linked: By number of links c: masks with a ring whose every step has at least c links (bool, (2**g,)).
+        linked: By number of links c: whether each set has a ring whose every step has at least c links (bool, (2**g,)
+            for g GPUs).
         linked_paths: The same for open paths.
-        near: By PCIe path: masks with a ring whose every step is linked or at most that far.
+        near: By PCIe path: whether each set has a ring whose every step is linked or at most that far.
         near_paths: The same for open paths.
 
     Returns:
-        Two arrays of shape (2**g,), float32, GB/s; 0 below two GPUs. In the first, NCCL may use a single channel. In
-        the second, it uses at least two. ``split`` says which of them holds for a set. If no set can need the second,
-        it is the same array as the first.
+        Two arrays of shape (2**g,), float32, GB/s; 0 below two GPUs. The first is the bandwidth if NCCL may use a
+        single channel, the second if it uses at least two. ``split`` says which one is right for a set. If no set can
+        need the second, it is the same array as the first.
     """
     # NCCL before 2.26 does not know the newer Intel CPUs and takes them for Skylake.
     if shape.nccl < SPLITS and shape.socket_gbps in _AFTER_SKYLAKE_GBPS:
@@ -108,7 +111,12 @@ def predict(
 
 
 def _of_sets(shape: Shape, room: Room, paths: Paths) -> Floats:
-    """Bandwidth of some sets over rings or trees, whichever is faster: (2, m), for at least one and two channels."""
+    """Return the bandwidth of some sets over rings or trees, whichever is faster.
+
+    The shape is (2, m) for m sets. The first row is the bandwidth if NCCL may use a single channel, the second if it
+    uses at least two. ``room`` has the sets, and says how many rings can fit into their links at most. ``paths`` says
+    which sets open paths can join.
+    """
     sets = room.reach.sets
     limits = limits_of(shape, room.wires, sets)
     some = np.flatnonzero((sets.size > 3) & (room.degree > 0).any(axis=(0, 1)))  # two domains are four GPUs
@@ -127,11 +135,13 @@ def _of_sets(shape: Shape, room: Room, paths: Paths) -> Floats:
 
 
 def split(shape: Shape) -> Bools:
-    """Return for which masks busbw is that of two channels at least, as NCCL has it from 2.26 on: (2**g,), bool.
+    """Return for each set of GPUs whether NCCL uses at least two channels for it.
 
-    It does where it sees exactly two NVLink domains of more than one GPU. It labels domains in one pass over the GPUs
-    in their order, each giving its label to all linked ones after it, so that a GPU that is linked to two may tear one
-    part in two: whether a set is split can hang on the GPUs' numbers (paths.cc, ``ncclTopoSplitNvLink``).
+    The shape is (2**g,) for g GPUs, bool; the index is the set's bit mask. A channel is one of NCCL's parallel rings or
+    trees. From version 2.26 on, NCCL uses at least two if it sees exactly two NVLink domains of more than one GPU. NCCL
+    labels domains in one pass over the GPUs in their order: each GPU gives its label to all linked GPUs after it. So a
+    GPU that is linked to two others can divide one domain in two. And it can depend on the GPUs' numbers whether a set
+    is split (paths.cc, ``ncclTopoSplitNvLink``).
     """
     g = shape.size
     masks = np.arange(1 << g)
@@ -152,13 +162,14 @@ def split(shape: Shape) -> Bools:
 
 
 def _over_switch(shape: Shape, count: Floats) -> Floats:
-    """Return the bandwidth over NVLink switches, of rings or of NVLS, by mask.
+    """Return the bandwidth of each set over NVLink switches, by rings or by NVLS.
 
-    The GPU with the fewest links bounds a ring. NVLS is for larger sets.
-
-    NVLS has a channel for each GPU, which passes all GPUs' links once and those of its own twice. Up to 2.27 it is
-    taken to reach 5/6 of them. From 2.28 on it has a measured efficiency, and its speed between nodes, which the search
-    raises up to twice the speed within, is a bound on a single node, too.
+    The bandwidth of the faster one is returned. ``count`` is the number of GPUs of each set. A ring is limited by the
+    GPU with the fewest links. In NVLS, which is for larger sets, the switches add up the data. NVLS has one channel for
+    each GPU. A channel uses the links of all GPUs once, and the links of its own GPU twice. Up to NCCL 2.27, NVLS
+    counts as reaching 5/6 of the links' bandwidth. From 2.28 on it has a measured efficiency. NCCL also computes a
+    speed between nodes, which its search raises up to twice the speed within a node. This speed is then a limit on a
+    single node, too.
     """
     # By mask: what the GPU with the fewest links has, GB/s.
     fewest_links_gbps = subsets.minima([links * shape.link_gbps for links in shape.switch_links])

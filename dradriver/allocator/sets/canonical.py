@@ -1,9 +1,11 @@
-"""One numbering for all machines that are alike, so that they share what is costly to compute.
+"""Finds one numbering for all machines that are alike, so that they share costly figures. ``tables`` calls it.
 
-Vertices are refined by what they see of the others until nothing changes (colour refinement); where several are still
-alike one of them is set apart and the refinement goes on. Of those that could be set apart the one with the smallest
-outcome is taken, and of equal ones the lowest. Equal outcomes come from a symmetry in every machine of the field; a
-graph made to defeat this only misses the sharing, its figures stay right.
+The algorithm is colour refinement. GPUs are the vertices of a graph; the links and the PCIe path of two GPUs are an
+edge. Vertices of one colour are divided by the colours and edges that they see, until nothing changes. If several
+vertices still have one colour, each of them in turn is given a colour of its own, and the refinement continues. The
+vertex with the smallest result is used, among equal results the lowest. In every known machine, equal results come from
+a symmetry. For a graph that is made to defeat the algorithm, equal machines may not share figures; the figures stay
+right.
 """
 
 from __future__ import annotations
@@ -20,20 +22,20 @@ _Edges = Sequence[Sequence[int]]
 
 @lru_cache(maxsize=1024)
 def canonical(shape: Shape) -> tuple[Shape, tuple[int, ...]]:
-    """Return a machine's shape in the canonical numbering that equal machines share.
+    """Return a machine's shape in the canonical numbering, and where each GPU comes from.
 
-    Also returns for each canonical position the one in ``shape`` that stands there.
-
-    Two shapes that differ in their numbering alone give the same canonical shape.
+    A shape is a machine without names. Shapes that differ only in their numbering have the same canonical shape. Entry
+    ``i`` of the tuple is the position in ``shape`` of the GPU at canonical position ``i``.
     """
     order = _order(shape)
     return shape.renumbered(order), order
 
 
 def _order(shape: Shape) -> tuple[int, ...]:
-    """Return the positions of a shape's GPUs in an order that equal shapes share.
+    """Return the order in which a machine's GPUs get their canonical numbers.
 
-    This is a canonical labelling of a graph: GPUs are vertices, and what joins two GPUs is an edge.
+    The result has the GPUs' positions in ``shape``. Machines that differ only in their numbering become equal in this
+    order.
     """
     # An edge's number stands for all that joins two GPUs. A vertex's colour stands for all properties of one GPU. Equal
     # ones have equal numbers.
@@ -70,13 +72,20 @@ def _together(shape: Shape, a: int, b: int) -> tuple[bool, bool, bool]:
 
 
 def _ranked(labels: Sequence[Sequence[Hashable]]) -> list[list[int]]:
-    """The labels of pairs replaced by small numbers in the same order."""
+    """Return the labels of all pairs of GPUs as small integers in the same order.
+
+    Small integers are compared faster than labels.
+    """
     number = {label: rank for rank, label in enumerate(sorted({label for row in labels for label in row}))}  # type: ignore[type-var]
     return [[number[label] for label in row] for row in labels]
 
 
 def _refined(colours: _Colours, edges: _Edges) -> tuple[_Colours, tuple[object, ...]]:
-    """The coarsest refinement in which vertices of one colour see the same, and what they see in sorted order."""
+    """Return the colours of the GPUs after refinement, and a comparable description.
+
+    GPUs are the vertices of a graph. In the refined colouring, all vertices of one colour see the same colours over the
+    same edges. No coarser colouring has this property. The description is what each vertex sees, sorted.
+    """
     wide = len(colours) + 1
     apart = [[edge * wide for edge in row] for row in edges]
     while True:
@@ -93,7 +102,11 @@ def _refined(colours: _Colours, edges: _Edges) -> tuple[_Colours, tuple[object, 
 
 
 def _first_cell(colours: _Colours) -> tuple[int, ...] | None:
-    """The vertices of the lowest colour that several have."""
+    """Return the GPUs of the lowest colour that more than one GPU has.
+
+    GPUs have equal colours as long as nothing distinguishes them. The search for a numbering then tries these GPUs one
+    by one. The result is None if all GPUs have different colours.
+    """
     cells: dict[int, list[int]] = {}
     for vertex, colour in enumerate(colours):
         cells.setdefault(colour, []).append(vertex)
@@ -102,13 +115,19 @@ def _first_cell(colours: _Colours) -> tuple[int, ...] | None:
 
 
 def _apart(colours: _Colours, vertex: int) -> _Colours:
-    """The colouring with one vertex before the others of its colour."""
+    """Return the colours of all GPUs, with a new colour for one of them (``vertex``).
+
+    Colours are numbers. The new colour is just below that of the GPUs that had the same colour.
+    """
     mine = colours[vertex]
     return tuple(colour + 1 if colour == mine and at != vertex else colour for at, colour in enumerate(colours))
 
 
 def _twins(cell: tuple[int, ...], edges: _Edges) -> bool:
-    """Whether any two of the cell can change places with all else left as it is."""
+    """Return whether any two vertices of ``cell`` can be swapped without changing the graph.
+
+    A vertex is a GPU. ``cell`` has the vertices of one colour, ``edges`` the links and the PCIe path of each pair.
+    """
     first, *others = cell
     inside = edges[first][others[0]]
     if any(edges[a][b] != inside for a in cell for b in cell if a != b):

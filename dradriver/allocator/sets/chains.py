@@ -1,4 +1,10 @@
-"""Which sets have room for how many open chains at once: what NCCL's trees are within a machine."""
+"""Computes how many open chains fit into the wires of each set.
+
+Within a machine, NCCL's trees are open chains. ``nccl_search`` calls it. A chain is a path that visits all GPUs of a
+set once. NCCL splits traffic into *channels*, each with one chain and one speed. A *row* has all channel speeds at
+which the same number of channels fits into each wire (``link_channels``). A *place* is a group of GPUs that each chain
+must enter and leave (``ring_bottlenecks``).
+"""
 
 from __future__ import annotations
 
@@ -13,12 +19,12 @@ from dradriver.topology.machine import PathType
 
 
 class Paths(NamedTuple):
-    """Masks whose GPUs an open path visits, each (2**g,), bool.
+    """Whether an open path can visit all GPUs of each set: arrays over bit masks of sets, (2**g,) for g GPUs, bool.
 
     Attributes:
-        linked: By number of links c: every step has at least c links.
-        any_way: Over links and PCIe.
-        inner: The same without leaving a NUMA node over PCIe.
+        linked: By number of links c: every step of the path has at least c links.
+        any_way: The path uses links and PCIe.
+        inner: The path uses links and PCIe, and does not leave a NUMA node over PCIe.
     """
 
     linked: dict[int, Bools]
@@ -27,23 +33,23 @@ class Paths(NamedTuple):
 
 
 def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) -> Bools:
-    """Return which sets of GPUs have room for the given number of open chains.
+    """Return whether sets of GPUs have room for the given numbers of open chains.
 
-    Each chain goes through all GPUs of the set.
-
-    Within a machine, NCCL's trees are open chains:
+    Entry ``i`` of the result is about one set (``at[i]``), one group of channel speeds (``rows[i]``) and one number of
+    chains (``channels[i]``). Each chain goes through all GPUs of the set. Within a machine, NCCL's trees are open
+    chains:
 
     * A chain uses one direction of a link. Two chains in opposite directions need no more than one ring.
-    * It needs room twice in each GPU and each place that it passes, and once at each of its two ends.
+    * In a GPU or place that it passes, a chain needs room twice. In the GPUs at its two ends it needs room once.
     * It goes at most once between two GPUs, unless on the way to a third GPU.
 
     Args:
         room: The channels that the links of each set have room for. ``places`` are the groups of GPUs that chains must
             enter and leave: switches, NUMA nodes, linked pairs.
         paths: The sets that chains can join at all.
-        rows: (n,), rows of the wires: speeds at which the same numbers of channels fit share a row.
-        at: (n,), numbers of sets; an entry is checked with the row at the same position in ``rows``.
-        channels: (n,), the number of chains that each set must have, int16.
+        rows: (n,), rows of the wires. Speeds at which the same numbers of channels fit share a row.
+        at: (n,), indices of sets.
+        channels: (n,), the number of chains that the set must have, int16.
 
     Returns:
         (n,), bool.
@@ -73,21 +79,22 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
 
 
 def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, up: Counts) -> Bools:
-    """Return which sets have room for so many chains over the given PCIe lanes.
+    """Return whether each set has room for its number of chains, with these PCIe channels.
 
-    Necessary conditions, the cheapest first, each checked only for sets that passed those before:
+    These are necessary conditions, the cheapest first. Each is checked only for sets that passed the conditions before:
 
     1. At each GPU: chains that its links and lanes cannot pass on must end there, and each chain has two ends.
-    2. At each place and gateway: there is room for the chains that pass, given where chains end.
-    3. If all chains must end at the same two GPUs: each end is on the right side of each place.
+    2. At each place (a group of GPUs below a switch or CPU) and each gateway GPU: there is room for the chains that
+       pass.
+    3. If all chains must end at the same two GPUs: the links over each place's border lead to these ends.
 
     Args:
         room: The channels that the links of each set have room for.
-        rows: (n,), rows of the wires.
-        at: (n,), numbers of sets.
+        rows: (n,), row (of channel speeds) of each entry.
+        at: (n,), index of each entry's set.
         channels: (n,), the number of chains.
-        lanes: (g, n), channels of each GPU over PCIe.
-        up: (p, n), channels out of each place over PCIe.
+        lanes: (GPUs, n), channels of each GPU over PCIe.
+        up: (places, n), channels out of each place over PCIe.
     """
     reach, sets, twice = room.reach, room.reach.sets, 2 * channels
 
@@ -129,10 +136,12 @@ def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, u
 
 
 def _through_gates(room: Room, at: Ints, channels: Counts, *, ends: Counts, lanes: Counts) -> Bools:
-    """Which sets' gateways let chains pass between NUMA nodes: (n,), bool.
+    """Return whether each set's gateways let the chains pass between NUMA nodes: (n,), bool.
 
-    To reach the others of its node a chain takes the PCIe link of a gate there, once where it ends beyond the border,
-    twice where it comes back.
+    A gateway is a linked pair of GPUs on two NUMA nodes whose link carries the traffic between the nodes. To reach the
+    other GPUs of its node, a chain uses the PCIe link of a gateway GPU there. It uses that link once if it ends on the
+    other node, twice if it returns. ``ends`` is how many chains end at each GPU, ``lanes`` the channels of each GPU
+    over PCIe. ``room`` has the sets and their paths, ``channels`` the number of chains of each.
     """
     reach, member = room.reach, room.reach.sets.member[:, at]
     ok = np.ones(len(at), dtype=np.bool_)
@@ -152,19 +161,20 @@ def _through_gates(room: Room, at: Ints, channels: Counts, *, ends: Counts, lane
 def _end_on_right_sides(
     room: Room, rows: Ints, at: Ints, channels: Counts, *, full: Bools, ended: Bools, up: Counts
 ) -> Bools:
-    """Return which sets' chains can end on the right side of each place: (n,), bool.
+    """Return whether all chains of each set can end where they must: (n,), bool.
 
-    For sets where all chains end at the same two GPUs. A chain that takes every link over a place's border ends on the
-    side where it began if the number of links is even, on the other side if it is odd.
+    In these sets all chains end at the same two GPUs. Each end is inside or outside of each place (a group of GPUs
+    below a switch or CPU). If a chain takes every link over a place's border, the number of these links decides where
+    it ends. It ends on the side where it began if the number is even, and on the other side if it is odd.
 
     Args:
         room: The channels that the links of each set have room for.
-        rows: (n,), rows of the wires.
-        at: (n,), numbers of sets.
+        rows: (n,), row (of channel speeds) of each entry.
+        at: (n,), index of each entry's set.
         channels: (n,), the number of chains.
-        full: (g, n), GPUs whose links are all needed by chains.
-        ended: (g, n), the GPUs where chains end.
-        up: (p, n), channels out of each place over PCIe.
+        full: (GPUs, n), GPUs whose links are all needed by chains.
+        ended: (GPUs, n), the GPUs where chains end.
+        up: (places, n), channels out of each place over PCIe.
     """
     wires, places, member = room.wires, room.places, room.reach.sets.member[:, at]
     # By place: how many of the two ends are inside, and how many links over its border the chains must take.
@@ -180,7 +190,13 @@ def _end_on_right_sides(
 
 
 def _once(room: Room, rows: Ints, at: Ints, channels: Counts, pairs: Ints) -> Counts:
-    """Channels both ways over links between pairs that a chain joins at most once: ``pairs`` is (w, ..., n)."""
+    """Return how many chains links carry, if a chain joins each pair at most once.
+
+    The number is an upper bound; both directions of the links are added up. In a set whose chains pass third GPUs, a
+    chain may join a pair more often. ``pairs`` is the number of pairs of GPUs by width (number of links); its last axis
+    is sets: (widths, ..., n). ``rows``, ``at`` and ``channels`` are the channel speed, the set and the number of chains
+    of each of the n entries. The result has the shape of ``pairs`` without the first axis.
+    """
     out = np.zeros(pairs.shape[1:], dtype=np.int16)
     for number, carried in zip(pairs, room.wires.carries, strict=True):
         both = 2 * carried[rows]
@@ -189,7 +205,12 @@ def _once(room: Room, rows: Ints, at: Ints, channels: Counts, pairs: Ints) -> Co
 
 
 def _through_places(room: Room, rows: Ints, at: Ints, channels: Counts, *, ends: Counts, up: Counts) -> Bools:
-    """Which sets' places have room for the chains: ``ends`` is (g, n), how many must end at each GPU."""
+    """Return whether all places have room for the chains of each set: (n,), bool.
+
+    A place is a group of GPUs that each chain must enter and leave. ``ends`` is how many chains end at each GPU: (GPUs,
+    n). ``up`` is the channels out of each place over PCIe: (places, n). ``rows``, ``at`` and ``channels`` are the
+    channel speed, the set and the number of chains of each entry.
+    """
     places, twice = room.places, 2 * channels
     active, both = places.active[:, at], 2 * up
     if room.wires.widths:

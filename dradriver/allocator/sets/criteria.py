@@ -1,4 +1,7 @@
-"""Criteria: what a set of positions must be, as a key that tables can keep answers under."""
+"""The properties that a set of GPUs must have.
+
+``Tables``, the figures of all sets, caches its answers under these criteria.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from dradriver.allocator.request import Constraint
 
 
 class Criteria(msgspec.Struct, frozen=True, cache_hash=True):
-    """What a set of positions must be.
+    """The properties that a set of GPUs must have.
 
     Attributes:
-        constraints: What all its GPUs must have in common.
+        constraints: Properties that all its GPUs must share.
         min_bandwidth_gbps: Least rate of the weakest step of the best ring.
-        max_cross: Most members outside the NVLink domain that holds most of them; None for any number.
-        include: Mask of positions that must be in it.
-        min_busbw_gbps: Least predicted bandwidth, which no set has where nothing can be predicted.
-        min_worth: Least of what sets are compared by, whatever that is.
+        max_cross: How many GPUs may be outside the NVLink domain that has most GPUs of the set; None for any number.
+        include: Bit mask of GPUs that must be in the set.
+        min_busbw_gbps: Least predicted bandwidth. If no bandwidth can be predicted, no set has it.
+        min_worth: Least predicted bandwidth; if none can be predicted, least strength of the links (``Tables.busbw``).
     """
 
     constraints: frozenset[Constraint] = frozenset()
@@ -28,13 +31,16 @@ class Criteria(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def any_busbw(self) -> Criteria:
-        """Return these criteria without the predicted bandwidth."""
+        """Return these criteria without the criteria about predicted bandwidth."""
         if not (self.min_busbw_gbps or self.min_worth):
             return self
         return msgspec.structs.replace(self, min_busbw_gbps=0.0, min_worth=0.0)
 
     def including(self, include: int) -> Criteria:
-        """Return these criteria with a mask of positions that the set must include."""
+        """Return these criteria, changed so that the set must include some GPUs.
+
+        ``include`` is the bit mask of these GPUs.
+        """
         return msgspec.structs.replace(self, include=include) if include != self.include else self
 
 

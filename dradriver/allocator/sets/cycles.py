@@ -1,4 +1,7 @@
-"""Every ring through up to eight members at once, for graphs that differ from set to set."""
+"""Finds out which of many graphs have a ring through all their vertices.
+
+A graph has up to eight vertices, such as GPUs. ``reach`` calls this module.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,18 @@ _Graphs: TypeAlias = NDArray[np.uint32]  # bit i stands for the i-th pair
 
 @lru_cache(maxsize=MOST)
 def pairs(k: int) -> tuple[Ints, Ints]:
-    """Return the pairs of ``k`` vertices in the order in which ``have_ring`` reads a graph, to look for cycles."""
+    """Return all pairs of ``k`` vertices, as two arrays with the first and the second vertex.
+
+    ``have_ring`` reads a graph as one entry for each pair, in this order.
+    """
     return np.triu_indices(k, 1)
 
 
 def have_ring(adjacent: Bools, k: int) -> Bools:
-    """Return which graphs of ``k`` vertices have a cycle through all: ``adjacent`` is (..., pairs); (...), bool.
+    """Return whether each graph of ``k`` vertices has a cycle through all of them: (...), bool.
 
-    Two vertices have one where they are neighbours.
+    ``adjacent`` says which vertices are neighbours: (..., pairs), in the order of ``pairs``. A vertex is, for example,
+    a GPU. Two vertices have a cycle if they are neighbours.
     """
     bits = np.uint32(1) << np.arange(adjacent.shape[-1], dtype=np.uint32)
     missing = (~adjacent * bits).sum(axis=-1, dtype=np.uint32)
@@ -34,7 +41,10 @@ def have_ring(adjacent: Bools, k: int) -> Bools:
 
 @lru_cache(maxsize=MOST)
 def _rings(k: int) -> _Graphs:
-    """The rings, each in one direction."""
+    """Return all possible rings through all of ``k`` vertices, in one direction each.
+
+    A ring is a bit mask of its edges; the bits are in the order of ``pairs``.
+    """
     number = {pair: bit for bit, pair in enumerate(itertools.combinations(range(k), 2))}
     out = []
     for order in itertools.permutations(range(1, k)):

@@ -1,4 +1,7 @@
-"""How long an all-reduce of a message takes on a set: NCCL's latencies plus the predicted bus bandwidth."""
+"""Estimates how long an all-reduce of a message takes on a set of GPUs. The CLI calls it.
+
+The estimate is NCCL's latencies plus the time at the predicted bus bandwidth.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ _FILLING, _FILLED_US = 0.3, 200.0
 
 
 class Estimate(NamedTuple):
-    """One all-reduce.
+    """The estimate of one all-reduce.
 
     Attributes:
-        seconds: From start to end.
-        busbw_gbps: As nccl-tests prints it: size / seconds * 2 (n - 1) / n.
+        seconds: The time from start to end.
+        busbw_gbps: The bus bandwidth as nccl-tests prints it: size / seconds * 2 (n - 1) / n for n GPUs.
     """
 
     seconds: float
@@ -34,10 +37,16 @@ class Estimate(NamedTuple):
 
 
 def all_reduce(tables: Tables, mask: int, *, size: int) -> Estimate:
-    """Return the estimate of an all-reduce of ``size`` bytes on a set: 0 for one GPU, or without a prediction.
+    """Return the estimate of an all-reduce of ``size`` bytes on a set of GPUs.
 
-    Over the published curves of 8 GPUs behind NVSwitch (A100, H100, H200), to which two figures are fitted, this is
-    12 % off in the median, 37 % at worst (A100, 32 kB) and 5 % from 256 MB. Other machines were not measured.
+    Its figures are 0 for one GPU, and without a prediction. Two parameters are fitted to the published curves of 8 GPUs
+    behind NVSwitch (A100, H100, H200). Over these curves the error is 12 % in the median, 37 % at worst (A100, 32 kB)
+    and 5 % from 256 MB. Other machines were not measured.
+
+    Args:
+        tables: The figures of all sets of the machine's GPUs.
+        mask: Bit mask of the set.
+        size: The size of the message, bytes.
     """
     count = mask.bit_count()
     if count < 2 or not tables.shape.predicted:

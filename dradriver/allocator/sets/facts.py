@@ -1,4 +1,8 @@
-"""What holds of every subset of a canonical shape: computed once for all machines that are alike."""
+"""Computes the costly figures of all sets of GPUs, once for machines that are alike.
+
+A canonical shape is a machine without names, in a numbering that all equal machines share. ``Tables`` renumber the
+figures to the positions of a machine.
+"""
 
 from __future__ import annotations
 
@@ -37,28 +41,34 @@ _KEPT: Final[Kept[Shape, Facts]] = Kept(MOST)
 class Facts:
     """Figures of all subsets of one shape, in that shape's own numbering.
 
+    Arrays with an axis of length 2**g (for g GPUs) have one entry for each bit mask of GPUs. A *step* is the connection
+    between two GPUs.
+
     Attributes:
-        busbw: Two of (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs, by ``busbw.split``,
-            which hangs on the numbering. Twice ``strength`` where nothing can be predicted.
-        worth: The same, or, where it is not known what is between sockets, the geometric mean over both likely CPUs: a
-            set that is better with one and not worse with the other is worth more.
+        busbw: Two arrays of (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs.
+            ``busbw.split``, which depends on the numbering, says which array is right for a set. If nothing can be
+            predicted, both are ``strength``.
+        worth: The figure that sets are compared by. It is ``busbw`` if the bandwidth between sockets is known. If not,
+            it is the geometric mean for both likely CPUs. So a set that is better with one CPU, and not worse with the
+            other, has a larger figure.
         steps: The machine's kinds of steps, best first: (level, GB/s).
-        step_rank: (g, g) int64, the number in ``steps`` of the step between two GPUs.
-        step_gbps: (g, g) float32, its rate, one direction, GB/s: of links the line rate; over PCIe and between sockets,
-            whose line rates are not known, NCCL's.
-        weakest: (2**g,) uint8, number in ``steps`` of the weakest step of the best ring; 0 below two GPUs.
-        linked: (2**g,) bool, whether a ring over links alone visits the set; a single GPU: whether it has links.
-        given: (2**g,) bool, whether the machine gives such a set at all; None where it gives any.
-        still_offered: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of
-            disjoint sets of 4, of 2.
+        step_rank: (g, g) int64, the kind of step between two GPUs, as an index into ``steps``.
+        step_gbps: (g, g) float32, the rate of that step, one direction, GB/s. For links it is the line rate. Over PCIe
+            and between sockets line rates are not known, so it is NCCL's figure.
+        weakest: (2**g,) uint8, the weakest step of the set's best ring, as an index into ``steps``; 0 below two GPUs.
+        linked: (2**g,) bool, whether a ring over links alone visits the set; for a single GPU: whether it has links.
+        given: (2**g,) bool, whether the machine's maker allows such a set; None if any set is allowed.
+        still_offered: (5, 2**g) float32, what a mask of free GPUs still offers, GB/s: the best set of 8, of 4 and of 2,
+            and the total of disjoint sets of 4 and of 2.
     """
 
     def __init__(self, shape: Shape) -> None:
         """Compute all figures of a shape.
 
-        1. Make a graph for each kind of step, for each number of links, and for each PCIe path.
+        1. Make a graph for each kind of step (connection of two GPUs), for each number of links, and for each PCIe
+           path.
         2. Find which sets have a ring and which have an open path in each graph.
-        3. Predict bandwidth with that, and work out what each free mask still offers to later pods.
+        3. Predict bandwidth from these, and compute which sets each bit mask of free GPUs still offers to later pods.
         """
         # Numbers of direct links between two GPUs. A *step* is the way from one GPU of a ring to the next.
         g = shape.size
@@ -130,31 +140,49 @@ class Facts:
 
 
 def facts_of(shape: Shape) -> Facts:
-    """Return the facts about all subsets of a canonical shape, computed on first use; about 2 MB for 16 GPUs."""
+    """Return the facts (such as bandwidths) about all sets of a machine's GPUs.
+
+    ``shape`` is the machine in the numbering that all equal machines share. The facts are computed at the first use.
+    For 16 GPUs they take about 2 MB.
+    """
     found = _KEPT.find(shape)
     return keep(shape, Facts(shape)) if found is None else found
 
 
 def keep(shape: Shape, facts: Facts) -> Facts:
-    """Store facts about all subsets of a canonical shape that were computed elsewhere, and return them."""
+    """Store facts about all sets of a machine's GPUs in the cache, and return them.
+
+    Facts are, for example, bandwidths. ``shape`` is the machine in the numbering that all equal machines share. Another
+    process may have computed the facts.
+    """
     return _KEPT.put(shape, facts, weight(shape))
 
 
 def weight(shape: Shape) -> int:
-    """Return the weight of a shape's subset facts in the cache: the number of its masks, plus a fixed amount."""
+    """Return how much a machine's facts count towards the limit of the cache.
+
+    It is the number of sets of its GPUs, plus a fixed amount.
+    """
     return (1 << shape.size) + _LEAST
 
 
 def known(shape: Shape) -> bool:
-    """Return whether the facts about all subsets of a canonical shape were computed."""
+    """Return whether the facts about all sets of a machine's GPUs are computed already.
+
+    Facts are, for example, bandwidths. ``shape`` is the machine in the numbering that all equal machines share.
+    """
     return shape in _KEPT
 
 
 def _steps_of(shape: Shape, links: list[list[int]]) -> tuple[tuple[tuple[Level, float], ...], Ints, Floats]:
-    """Return the kinds of steps between GPUs, best first, and the kind and rate of each pair.
+    """Return the kinds of steps between GPUs, best first, and the kind and rate of each pair's step.
+
+    A step is the connection between two GPUs. Its kind is, for example, links of a certain rate. ``links`` is the
+    number of links of each pair.
 
     Returns:
-        Kinds; (g, g) int64 numbers of kinds; (g, g) float32 rates in one direction, GB/s.
+        The kinds; the kind of each pair as an index, (g, g) int64 for g GPUs; the rate of each pair in one direction,
+        GB/s, (g, g) float32.
     """
     g, nvlink = shape.size, LEVELS.index(Level.NVLINK)
     kind_of_pair: dict[tuple[int, int], _Kind] = {}

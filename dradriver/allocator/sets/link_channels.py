@@ -1,7 +1,8 @@
-"""How many of NCCL's channels the links of a machine carry, each way.
+"""Counts how many of NCCL's channels the links of a machine carry, in each direction.
 
-Several speeds often fit equally often into every wire; such speeds share a *row*, and what follows is computed once a
-row. ``r`` below is the number of rows, ``g`` of GPUs, ``m`` of sets.
+``busbw`` makes one ``Wires`` for a shape. NCCL splits traffic into *channels*: parallel rings or trees of one speed. At
+several speeds, the same number of channels often fits into each wire. These speeds share a *row*, and all further
+figures are computed once per row. ``r`` below is the number of rows, ``g`` of GPUs, ``m`` of sets.
 """
 
 from __future__ import annotations
@@ -26,35 +27,41 @@ WITHIN, BRIDGED = 0, 1  # which traffic a GPU's PCIe link carries; else of how m
 
 
 class Wires:
-    """How many channels fit into each wire, one direction.
+    """How many channels fit into each wire (link or PCIe path), in one direction.
+
+    A channel is one of the parallel rings or trees of NCCL. A *row* has all channel speeds at which equally many
+    channels fit into every wire. ``r`` is the number of rows, ``g`` of GPUs.
 
     Attributes:
         row_of: By speed, its row.
-        speeds: (r,) float64, the fastest of each row.
+        speeds: (r,) float64, the fastest speed of each row.
         counts: (g, g) int64, links of each pair (``Shape.linked``).
-        widths: The numbers w of links that pairs have, in order.
-        needed_width: By row, the fewest links that carry one channel; None where no pair has so many.
-        links: (r, g, g) int16, channels over the links of each pair; over a switch, as if each pair had its own.
-        carries: (w, r) int16, channels over so many links.
-        carried: (r,) int16, channels over the fewest links that carry any; 0 where none do.
-        neighbours_by_width: (w, g) int64, by GPU, which others have so many links to it.
-        detour: (g, g) int64, fewest links with which a way through a third GPU is faster than PCIe, where both hang
-            below one switch; else 1.
+        widths: The different numbers of links that pairs have, ascending; ``w`` is how many different ones there are.
+        needed_width: By row, the fewest links that carry one channel; None if no pair has so many.
+        links: (r, g, g) int16, channels over the links of each pair. Over a switch, each pair counts as if it had its
+            own links.
+        carries: (w, r) int16, channels over each number of links in ``widths``.
+        carried: (r,) int16, channels over the fewest links that carry any; 0 if no links do.
+        neighbours_by_width: (w, g) int64, the bit mask of the GPUs with this number of links to each GPU.
+        detour: (g, g) int64, for two GPUs below one switch the fewest links with which a path through a third GPU is
+            faster than PCIe; else 1.
         lanes: (r, g) int16, channels over each GPU's PCIe link.
-        bridged: The same through the host bridge.
+        bridged: (r, g) int16, channels over each GPU's PCIe link and the host bridge.
         sockets: (r,) int16, channels between two NUMA nodes, one direction.
-        uplinks: (g, r, kinds) int16, channels over each GPU's PCIe link by ``kinds_of``.
+        uplinks: (g, r, kinds) int16, channels over each GPU's PCIe link by the kind of traffic (``kinds_of``).
         amd: Whether the CPUs are AMD's.
         adjacent: (g, g) bool, whether two GPUs are directly linked.
-        hops: (g, g) int64, PCIe paths.
-        switches: Masks of GPUs below one PCIe switch.
-        trees: Masks of GPUs below one tree of PCIe switches.
-        nodes: Masks of GPUs below one NUMA node.
-        numa_node_of: (g,) int64, the number of each GPU's NUMA node in ``nodes``.
+        hops: (g, g) int64, the PCIe path of each pair, as a ``PathType``.
+        switches: Bit masks of GPUs below one PCIe switch.
+        trees: Bit masks of GPUs below one tree of PCIe switches.
+        nodes: Bit masks of GPUs of one NUMA node.
+        numa_node_of: (g,) int64, the NUMA node of each GPU, as an index into ``nodes``.
     """
 
     def __init__(self, shape: Shape, speeds: tuple[int, ...]) -> None:
-        """Count the channels of each link at each speed, and merge speeds with equal counts into rows.
+        """Count how many NCCL channels fit into each link at each speed.
+
+        Speeds with equal counts are merged into one row.
 
         Args:
             shape: The machine.
@@ -123,10 +130,10 @@ class Wires:
         ]
 
     def channels(self, pairs: Ints) -> Counts:
-        """Return how many channels the links of some pairs carry in all: (..., r, m), int16.
+        """Return how many NCCL channels the links of some pairs carry together.
 
-        Args:
-            pairs: (w, ..., m), how many pairs there are of each width.
+        The shape is (..., r, m), int16. The last two axes are rows (channel speeds) and sets. ``pairs`` is how many
+        pairs of each width (number of links) there are: (widths, ..., m).
         """
         out = np.zeros((*pairs.shape[1:-1], len(self.speeds), pairs.shape[-1]), dtype=np.int16)
         for number, carried in zip(pairs, self.carries, strict=True):
@@ -134,9 +141,10 @@ class Wires:
         return out
 
     def pcie(self, kind: Ints, gpus: Sequence[int] | None = None) -> Counts:
-        """Return how many channels the PCIe links of these GPUs, or of all, carry: (n, r, m).
+        """Return how many NCCL channels the PCIe links of GPUs carry: (n, r, m).
 
-        ``kind`` is (n, m), what each carries.
+        The axes are GPUs, rows (channel speeds) and sets. ``kind`` is the kind of traffic on each link: (n, m), see
+        ``kinds_of``. ``gpus`` are the n GPUs; None for all.
         """
         uplinks = self.uplinks if gpus is None else self.uplinks[gpus]
         out: Counts = uplinks[:, :, WITHIN, None].repeat(kind.shape[1], axis=2)
@@ -145,10 +153,14 @@ class Wires:
         return out
 
     def kinds_of(self, sets: Sets, worst: Ints) -> Ints:
-        """Return the kind of traffic on each GPU's PCIe link, a place in ``uplinks``' last axis: (g, m), int64.
+        """Return the kind of traffic on each GPU's PCIe link, by GPU and set: (g, m), int64.
+
+        A kind is an index into the last axis of ``uplinks``. There are these kinds: the traffic stays within one tree
+        of PCIe switches, it passes the host bridge, or it also leaves the NUMA node. In the last case the kind is the
+        number of trees (2, 3, ...) of the NUMA node that the set uses.
 
         Args:
-            sets: Sets.
+            sets: The m sets.
             worst: (m,), the farthest path that each set's rings must take.
         """
         masks = sets.masks
@@ -162,15 +174,21 @@ class Wires:
 
 
 def _fitting(gbps: NDArray[np.float64], speeds: NDArray[np.float64]) -> Counts:
-    """Channels of each speed that fit: (speeds, wires), int16."""
+    """Return how many NCCL channels of each speed fit into each wire: (speeds, wires), int16.
+
+    ``gbps`` is the bandwidth of each wire, ``speeds`` the bandwidth of a channel, GB/s.
+    """
     return np.minimum(np.floor(gbps[None, :] / speeds[:, None] + _ROUNDING), _PLENTY).astype(np.int16)
 
 
 def _crossing(gbps: NDArray[np.float64], speeds: NDArray[np.float64], parts: int, bridge: float) -> Counts:
-    """Channels over the link of one of ``parts`` PCIe trees below a NUMA node, of a ring that leaves the node too.
+    """Return how many channels of rings through several PCIe trees fit over a PCIe link.
 
-    A ring passes ``parts - 1`` times between the trees, through the host bridge, and once between the nodes. Taking
-    turns, the busiest link has its share of the former, rounded up. Shape (speeds, wires), int16.
+    The shape is (speeds, wires), int16. ``gbps`` is the bandwidth of each wire, ``speeds`` that of a channel, GB/s. The
+    set has GPUs below ``parts`` PCIe trees of one NUMA node, and its rings also leave the node. Such a ring passes
+    ``parts - 1`` times between the trees, through the host bridge, and once between the nodes. The rings use the trees
+    in different orders. So the busiest link carries its share of the traffic through the bridge, rounded up. Traffic
+    through the bridge needs ``bridge`` times the bandwidth.
     """
     channels = np.arange(1, min(int(gbps.max() / speeds.min()), _PLENTY) + 1)
     through_bridge = -(-channels * (parts - 1) // parts)

@@ -1,8 +1,12 @@
-"""NCCL's graph search over all sets at once: how many channels of which speed its rings have, and its trees.
+"""NCCL's graph search for all sets at once: how many channels of which speed its rings and its trees have.
 
-The search goes down a list of speeds. At each it allows ever farther steps until it finds channels; it stops when the
-next speed is below 0.49 of the best one's, or when the channels carry all that a GPU has. Then it may cut fast channels
-in two, and trees get exactly the rings' number of channels. Source: NCCL's search.cc and topo.h, 2.26 to 2.30.
+``busbw`` calls it. The search goes down a list of channel speeds. At each speed it allows ever farther steps until it
+finds channels. It stops when the next speed is below 0.49 of the best one's, or when the channels carry all bandwidth
+that a GPU has. Then it may split fast channels in two. Trees get exactly as many channels as rings. Source: NCCL's
+search.cc and topo.h, 2.26 to 2.30.
+
+Shapes below: ``r`` is the number of rows (channel speeds that fit equally often, ``link_channels``), ``n`` the number
+of sets to evaluate.
 """
 
 from __future__ import annotations
@@ -36,11 +40,11 @@ _LINKS, _THROUGH, _PCIE = np.array((1, 2, 3), dtype=np.int16)  # over what the b
 
 
 class Rings(NamedTuple):
-    """What the search found of every set: each (m,).
+    """The rings that NCCL's search finds: arrays with one entry for each set of GPUs.
 
     Attributes:
-        channels: int16, 0 where nothing joins the set.
-        gbps: float32, bandwidth of one channel.
+        channels: int16, the number of channels; 0 if no ring joins the set.
+        gbps: float32, bandwidth of one channel, GB/s.
     """
 
     channels: Counts
@@ -48,11 +52,13 @@ class Rings(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Where the search begins and ends: each (m,), float32, GB/s.
+    """The bandwidths at which NCCL's search for rings begins and ends.
+
+    Both are arrays with one entry for each set of GPUs, float32, GB/s.
 
     Attributes:
-        fastest: The fastest way between two members.
-        total: The most that any one member has in all.
+        fastest: The bandwidth of the fastest path between two GPUs of the set.
+        total: The highest total bandwidth of one GPU of the set.
     """
 
     fastest: Floats
@@ -60,12 +66,19 @@ class Limits(NamedTuple):
 
 
 def of_generation(table: dict[int, _T], capability: int) -> _T:
-    """Return the entry in a table of NCCL's search for the highest compute capability up to ``capability``."""
+    """Return the entry of a table for a compute capability (times ten).
+
+    The table has entries for some capabilities. The entry for the highest one that is not above ``capability`` is used,
+    as in NCCL.
+    """
     return table[max(least for least in table if least <= capability)]
 
 
 def speeds(capability: int) -> tuple[int, ...]:
-    """Return the channel speeds that NCCL's search tries for a compute capability times ten, fastest first."""
+    """Return the channel speeds that NCCL's search tries, GB/s, fastest first.
+
+    ``capability`` is the compute capability times ten.
+    """
     return of_generation(_SPEEDS, capability)
 
 
@@ -76,10 +89,11 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
 
     Args:
         shape: The machine.
-        room: How many channels of each speed its links have room for, an upper bound; ``packed`` counts exactly.
-        limits: The fastest way between two GPUs: the search begins there. The most bandwidth that one GPU has: the
-            search ends when the channels carry it.
-        at: (n,), numbers of the sets to look at.
+        room: How many channels of each speed its links have room for. It is an upper bound; ``room.packed`` counts
+            exactly.
+        limits: The fastest path between two GPUs, at which the search begins, and the most bandwidth that one GPU has.
+            The search ends when the channels carry that.
+        at: (n,), indices of the sets to evaluate.
         least: (n,), the fewest channels.
     """
     fastest, total = limits.fastest[at], limits.total[at] - _TINY
@@ -156,21 +170,21 @@ def trees(
     least: Floats,
     paths: chains.Paths,
 ) -> Floats:
-    """Return the bandwidth of a channel of the trees that NCCL's search finds.
+    """Return the bandwidth of one channel of the trees that NCCL's search finds.
 
     There are as many tree channels as ring channels.
 
     Args:
         shape: The machine.
         room: How many channels of each speed its links have room for.
-        limits: The fastest way between two GPUs, and the most bandwidth that one GPU has.
-        at: (n,), numbers of the sets to look at.
+        limits: The fastest path between two GPUs, and the most bandwidth that one GPU has.
+        at: (n,), indices of the sets to evaluate.
         channels: (n,), channels of the rings.
-        least: (n,), the bandwidth that makes a tree channel useful, GB/s.
+        least: (n,), GB/s. A tree channel is useful only if it has more bandwidth.
         paths: The sets that open chains can join at all.
 
     Returns:
-        (n,), float32, GB/s; 0 where there are no such trees.
+        (n,), float32, GB/s; 0 if there are no such trees.
     """
     # A tree of n GPUs has n - 1 steps, a ring n: NCCL raises the limit on the sum by that (search.cc).
     sets, wires = room.reach.sets, room.wires
@@ -201,7 +215,11 @@ def trees(
 
 
 def _joined(room: Room, at: Ints, paths: chains.Paths) -> Bools:
-    """Which sets have an open path whose every step carries a channel: (r, n)."""
+    """Return whether each set has an open path whose every step carries a channel.
+
+    A step is the connection between two GPUs. The shape is (r, n). The axes are the r rows (channel speeds) of
+    ``room``, and the n sets of ``at``.
+    """
     reach, wires, masks = room.reach, room.wires, room.reach.sets.masks[at]
     out: Bools = (room.lanes.max(axis=0)[:, at] > 0) & paths.any_way[masks]
     for width in wires.widths:
@@ -214,9 +232,11 @@ def _joined(room: Room, at: Ints, paths: chains.Paths) -> Bools:
 
 
 def reached(capacity: Floats, capability: int) -> Floats:
-    """Return the total bandwidth of equal channels that NCCL's search finds within ``capacity``: float32, GB/s.
+    """Return the total bandwidth of the equal channels that NCCL fits into a bandwidth.
 
-    24 GB/s become two channels of 12, 16 become one of 15, 370.8 on Hopper become 360.
+    ``capacity`` is the available bandwidth. It and the result are float32, GB/s. ``capability``, the compute capability
+    times ten, decides which channel speeds exist. Examples: 24 GB/s become two channels of 12, 16 become one of 15,
+    370.8 on Hopper become 360.
     """
     total, best = np.zeros_like(capacity), np.zeros_like(capacity)
     for speed in speeds(capability):
@@ -228,9 +248,11 @@ def reached(capacity: Floats, capability: int) -> Floats:
 
 
 def _options(room: Room, at: Ints, least: Counts) -> tuple[Counts, Counts]:
-    """By the ways that the best rings so far take: the most channels of each row, and the ways that these take.
+    """Return the most channels that fit at each row (channel speed), and their paths.
 
-    Nearer ways come first, and none is farther than the best rings'. Two of shape (4, r, n).
+    Both are arrays of shape (4, r, n) for r rows and n sets. The first axis says over which paths the best rings found
+    so far go: no rings yet, links, links through third GPUs, PCIe. Once NCCL has found rings, it accepts only paths
+    that are not farther. It prefers nearer paths. ``least`` is the fewest channels that a set must have.
     """
     links, through, pcie = (
         np.where(bound[:, at] >= least, bound[:, at], 0) for bound in (room.links, room.through, room.pcie)
@@ -248,10 +270,13 @@ def _options(room: Room, at: Ints, least: Counts) -> tuple[Counts, Counts]:
 
 
 def _doubtful(room: Room, at: Ints, channels: Counts, over_what: Counts) -> Bools:
-    """Which ``channels``, of ``_options``, may be more rings over links than fit: the shape of ``channels``.
+    """Return where ``channels`` may be too many, so that rings must be counted exactly.
 
-    Both ways round over the widest links there are for sure. One ring through third GPUs again and again is taken to
-    be: such a ring that goes one way twice would have to lead through both ends of a link.
+    The result has the shape of ``channels``. ``channels`` and ``over_what``, the paths, are the result of ``_options``.
+    Two numbers of rings are not doubtful:
+
+    * rings in both directions over the widest links, which exist for certain
+    * copies of one ring through third GPUs: only a ring through both ends of a link could use one direction twice
     """
     if len(room.degree) > cycles.MOST or not room.wires.widths:
         return np.zeros(channels.shape, dtype=np.bool_)
@@ -262,7 +287,11 @@ def _doubtful(room: Room, at: Ints, channels: Counts, over_what: Counts) -> Bool
 
 
 def limits_of(shape: Shape, wires: Wires, sets: Sets) -> Limits:
-    """Return the limits of NCCL's search for every set."""
+    """Return the bandwidths at which NCCL's search begins and ends, for every set.
+
+    ``shape`` is the machine, ``wires`` its links, counted in channels. The search begins at the fastest path of two
+    members. It ends when all channels carry what one GPU has.
+    """
     near = subsets.neighbours(wires.hops < PathType.SYS)[:, None]
     pcie = np.array(shape.pcie_gbps, dtype=np.float32)[:, None]
     way = np.where(sets.masks & near != 0, pcie, np.minimum(pcie, np.float32(shape.socket_gbps)))

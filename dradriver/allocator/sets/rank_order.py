@@ -1,6 +1,6 @@
-"""The order of a set's GPUs: the best ring, the ranks of a container, the split over containers.
+"""Orders the GPUs of a set: the best ring, the order of ranks, and the split over containers.
 
-All functions take and give positions, as bits of masks or as tuples, never GPU numbers.
+``choice`` calls it. All functions take and return positions, as bit masks or as tuples, never GPU numbers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ _EXACT = 8  # up to here orders and splits are searched exhaustively
 
 @remembered
 def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
-    """Return the order of a set's GPUs along the ring whose weakest step is best; it starts at the lowest position.
+    """Return the order of a set's GPUs along the ring whose weakest step is best.
 
-    Held and Karp (1962) over the set's masks, exact up to 16 GPUs; among equal rings the one that is lowest as a list.
+    The order starts at the lowest position. It is computed from the best paths of all smaller subsets (Held and Karp
+    1962), which is exact up to 16 GPUs. Among equal rings, the result is the ring whose list of positions is lowest.
+    ``mask`` is the bit mask of the set, ``tables`` has the rates between the GPUs.
     """
     members = np.array(positions_of(mask), dtype=np.int64)
     n = len(members)
@@ -39,11 +41,12 @@ def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
 
 @remembered
 def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
-    """Return the rank order in which aligned blocks of 2, then 4, have the best links.
+    """Return the order of a set's GPUs by rank, in which aligned blocks of two, then of four, have the best links.
 
-    Tensor parallel groups are aligned blocks of ranks. The order is exact up to 8 GPUs. A larger set is first cut into
-    a block of 8 and the others, so that pairs, then fours, lose least. GPUs that do not fill a block come last. Among
-    equal orders the one nearest to PCI order wins.
+    Blocks are aligned if they begin at a multiple of their size, as tensor parallel groups do. The order is exact up to
+    8 GPUs. A larger set is first cut into a block of 8 and the others, so that pairs, then blocks of four, keep the
+    best links. GPUs that do not fill a block come last. Among equal orders the one nearest to PCI order wins. ``mask``
+    is the bit mask of the set.
     """
     members = positions_of(mask)
     n = len(members)
@@ -83,10 +86,16 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
 
 @remembered
 def split(tables: Tables, mask: int, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return each container's part of the set of GPUs, as masks in the containers' order.
+    """Return the GPUs of each container as bit masks, in the containers' order.
 
-    The container that is worst off (predicted bandwidth against the best that so many GPUs of the machine can have)
-    is as well off as possible, then all together. Exhaustive up to 8 GPUs; beyond, the largest containers choose first.
+    The fit of a container is its predicted bandwidth relative to the best set of that size on the machine. The best
+    split gives the container with the lowest fit as much as possible; among equals, the sum of the fits decides. The
+    search is exhaustive up to 8 GPUs. For larger sets the largest containers choose first.
+
+    Args:
+        tables: The figures of all sets of the machine's GPUs.
+        mask: Bit mask of the set to split.
+        counts: The number of GPUs of each container.
     """
     if len(counts) == 1:
         return (mask,)
@@ -103,7 +112,11 @@ def split(tables: Tables, mask: int, counts: tuple[int, ...]) -> tuple[int, ...]
 
 
 def _step_worth(tables: Tables) -> Floats:
-    """What the step between two GPUs is worth: its rate, or, as links may have none, what pairs compare by: (g, g)."""
+    """Return the figure by which connections (steps) between two GPUs are compared.
+
+    The shape is (g, g) for g GPUs. The figure is the step's rate. If bandwidths cannot be predicted, it is the
+    ``strength`` of the pair, because links may have no known rate.
+    """
     if tables.shape.predicted:
         return tables.step_gbps
     own = 1 << np.arange(tables.size)
@@ -117,7 +130,11 @@ _TURNS = np.array(list(itertools.permutations(range(4))))
 
 @lru_cache(maxsize=16)
 def _quads(n: int) -> tuple[Ints, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
-    """All sets of four of ``n``, and all ways to cut ``n`` into such fours, by number, and a tail; PCI order first."""
+    """Return all sets of four of ``n`` GPUs, and all divisions into such sets.
+
+    The search for the order of ranks compares these divisions. A division is the indices of its fours, and the tail:
+    the GPUs that do not fill a four. Divisions that keep PCI order come first.
+    """
     quads = list(itertools.combinations(range(n), 4))
     number: dict[tuple[int, ...], int] = {quad: at for at, quad in enumerate(quads)}
     ways: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
@@ -146,7 +163,10 @@ def _tail_order(tables: Tables, tail: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _pair_gbps(tables: Tables, orders: Ints) -> Floats:
-    """Predicted bandwidth of the aligned pairs of each order, summed over the last axis."""
+    """Return for each order of GPUs the summed predicted bandwidth of its pairs.
+
+    Pairs are ranks 0 and 1, 2 and 3, and so on. ``orders`` has the GPU positions by rank on its last axis.
+    """
     even = orders.shape[-1] // 2 * 2
     pairs = 1 << orders[..., 0:even:2] | 1 << orders[..., 1:even:2]
     out: Floats = tables.busbw[pairs].sum(axis=-1)
@@ -164,7 +184,15 @@ def _block_of_eight(tables: Tables, mask: int) -> int:
 
 
 def _splits(mask: int, counts: tuple[int, ...], done: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    """All ways to split, lowest positions first; of those that swap containers of one size only the first."""
+    """Yield all ways to split a set of GPUs over containers, as bit masks, the lowest positions first.
+
+    If ways differ only by a swap of equally large containers, only the first one is yielded.
+
+    Args:
+        mask: Bit mask of the GPUs that are not assigned yet.
+        counts: The number of GPUs of each container.
+        done: The bit masks of the first containers, which are assigned already.
+    """
     if len(done) == len(counts):
         yield done
         return

@@ -1,10 +1,15 @@
-"""Over what the GPUs of each set reach each other: links, a third GPU's links (NVB), PCIe, and which ways NCCL takes.
+"""Finds the paths between the GPUs of each set, as NCCL chooses them.
 
-NCCL gives each pair one way: its direct links; else, where the set has one, the widest way over a third GPU's links,
-unless a PCIe switch that both hang below is faster; else PCIe. A GPU that hangs below its CPU without a switch is, to
-NCCL's breadth-first search, as near to that CPU for its linked partner as the partner's own socket: traffic between
-sockets then takes the link and the partner's PCIe (a *gateway*), not the wires between the sockets (paths.cc). That is
-where GPUs talk by way of their CPUs, on AMD's from 2.23 on; before, they do it directly.
+``busbw`` makes one ``Reach`` for a shape. NCCL gives each pair one path:
+
+1. its direct links
+2. else the widest path over the links of a third GPU of the set (NVB), unless a PCIe switch above both GPUs is faster
+3. else PCIe
+
+A *gateway* is a linked pair of GPUs on different NUMA nodes that are both attached to their CPUs without a switch. For
+NCCL's breadth-first search, the CPU of one GPU is as near to the partner as the partner's own CPU. Traffic between
+sockets then uses the link and the partner's PCIe, not the wires between the sockets (paths.cc). That is so if GPUs
+communicate through their CPUs. With AMD CPUs they do so from NCCL 2.23 on; before, they communicate directly.
 """
 
 from __future__ import annotations
@@ -24,31 +29,33 @@ NOWHERE = int(PathType.SYS) + 1  # no PCIe path joins the set
 
 
 class Reach:
-    """Ways within every set.
+    """The paths between the GPUs of every set.
+
+    ``g`` is the number of GPUs, ``m`` of sets, ``r`` of rows (channel speeds that fit equally often,
+    ``link_channels``). GPUs are given as bit masks.
 
     Attributes:
-        sets: The sets.
-        reached_via_third: (g, m) int64, by GPU: the members that it reaches through a third one alone.
+        sets: The m sets.
+        reached_via_third: (g, m) int64, for each GPU the members that it reaches only through a third GPU.
         uses_third: (m,) bool, sets with such a pair.
-        ring_via_third: By row, sets with a ring over links of which third GPUs may be part: (r, m), bool.
+        ring_via_third: (r, m) bool, sets with a ring over links that may use third GPUs.
         worst_path: (m,) int64, the farthest PCIe path that a ring must take, a ``PathType``, or ``NOWHERE``.
         gateways: (g, g) bool, linked pairs that are gateways between their NUMA nodes.
-        has_gateway: (m,) bool, sets whose NUMA nodes gateways join.
-        over_pcie: (g, m) int64, by GPU: the members that it talks to over PCIe in such a ring.
-        other_numa_nodes: (m,) int16, the NUMA nodes of each set but one.
+        has_gateway: (m,) bool, sets whose NUMA nodes are joined by gateways.
+        over_pcie: (g, m) int64, for each GPU the members that it reaches over PCIe in a ring with ``worst_path``.
+        other_numa_nodes: (m,) int16, the number of NUMA nodes of each set, minus one.
     """
 
     def __init__(self, shape: Shape, wires: Wires, sets: Sets, near: dict[PathType, Bools]) -> None:
-        """Compute over which way each GPU of a set talks to the others.
-
-        The ways are links, a third GPU, PCIe, or a gateway.
+        """Compute the path between each GPU of a set and the others: links, a third GPU, PCIe, or a gateway.
 
         Args:
             shape: The machine.
             wires: Its links, counted in channels. ``counts`` and ``hops`` are links and PCIe paths by pair; ``detour``
-                is the fewest links with which a way through a third GPU is faster than PCIe.
-            sets: The m sets to look at.
-            near: By PCIe path: (2**g,), masks with a ring whose every step is linked or at most that far.
+                is the fewest links with which a path through a third GPU is faster than PCIe.
+            sets: The m sets.
+            near: By PCIe path: whether each set has a ring whose every step is linked or at most that far: (2**g,) for
+                g GPUs.
         """
         self.sets = sets
         masks = sets.masks
@@ -100,10 +107,12 @@ class Reach:
         self.worst_path: Ints = np.where(self.has_gateway, int(PathType.NODE), worst_path)
 
     def thirds(self, at: int) -> dict[tuple[int, int], int]:
-        """Return the third GPU through which two members without links reach each other, all by rank in the set.
+        """Return the third GPU between each pair of a set that has no direct links.
 
-        Of those with the widest way NCCL takes the one with the widest to where the step ends (paths.cc), and of these
-        the first: which that is in its own numbering is not known here.
+        All GPUs are given by their place in the set, from 0. ``at`` is the index of the set. Among third GPUs with the
+        widest path, NCCL takes the one with the most links to the end of the path (paths.cc). If several have equally
+        many, it takes the first in its own numbering. That numbering is not known here, so the first in this numbering
+        is taken.
         """
         gpus = np.flatnonzero(self.sets.member[:, at]).tolist()
         links = [[row[gpu] for gpu in gpus] for row in (self._links[gpu] for gpu in gpus)]
@@ -117,7 +126,11 @@ class Reach:
         return out
 
     def _with_third_gpus(self, shape: Shape, wires: Wires, near: dict[PathType, Bools]) -> None:
-        """Fill ``ring_via_third``, and allow steps over third GPUs in ``near``."""
+        """Compute which sets have a ring that passes through third GPUs (``ring_via_third``).
+
+        It also updates ``near`` in place for these rings. A third GPU joins two GPUs that have no direct links.
+        ``near`` says by PCIe path which sets have a ring whose every step is linked or at most that far.
+        """
         # Links of pairs by their number, PCIe paths, and the rows of the wires for which some pair has links enough.
         widths, paths = np.array(wires.widths)[:, None, None], np.array(list(near))[:, None, None]
         rows = np.flatnonzero(np.array([width is not None for width in wires.needed_width]))
@@ -148,21 +161,34 @@ class Reach:
 
 
 def _around(adjacent: Bools, masks: Ints) -> Ints:
-    """What each GPU reaches over the links of one member that it is linked to: (g, m), int64."""
+    """Return the GPUs that each GPU reaches over the links of a third one.
+
+    The third GPU is in the same set. The result is bit masks by GPU and set: (g, m), int64. ``adjacent`` says which
+    GPUs are linked, ``masks`` are the sets.
+    """
     linked = subsets.neighbours(adjacent)
     out: Ints = subsets.unions(linked.tolist())[masks & linked[:, None]]
     return out
 
 
 def _within(hops: Ints) -> Ints:
-    """By GPU and the farthest path allowed, the mask of what is no farther: (g, NOWHERE + 1), int64."""
+    """Return as a bit mask the GPUs within each PCIe distance of each GPU.
+
+    The shape is (g, NOWHERE + 1) for g GPUs, int64. The second index is the farthest allowed PCIe path. ``hops`` are
+    the PCIe paths of all pairs.
+    """
     near = (hops > 0) & (hops <= np.arange(NOWHERE + 1)[:, None, None])
     out: Ints = (near * subsets.bits(len(hops))).sum(axis=-1).T
     return out
 
 
 def _gateways(shape: Shape, wires: Wires, masks: Ints, worst: Ints) -> tuple[Bools, Bools]:
-    """Pairs that are gateways, and sets whose NUMA nodes they join: (g, g) and (m,), bool."""
+    """Return which pairs of GPUs are gateways, and in which sets gateways join the NUMA nodes.
+
+    A gateway is a linked pair of GPUs on two NUMA nodes whose link carries the traffic between the nodes. The shapes
+    are (g, g) for g GPUs and (m,) for m sets, both bool. ``masks`` are the sets. ``worst`` is the farthest PCIe path
+    that each set's rings must take.
+    """
     direct = np.array(shape.direct, dtype=np.bool_)
     pcie = np.array(shape.pcie_gbps)
     gbps = wires.counts * shape.link_gbps

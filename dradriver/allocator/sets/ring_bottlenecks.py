@@ -1,4 +1,8 @@
-"""Groups of GPUs that every ring of a larger set must enter and leave, and how many channels can leave them."""
+"""Finds bottlenecks: groups of GPUs that a larger set's rings must enter and leave.
+
+The module also counts how many of NCCL's channels can leave each group of GPUs. ``ring_capacity`` and ``chains`` use
+it. A *row* has all channel speeds that fit equally often into every wire (``link_channels``).
+"""
 
 from __future__ import annotations
 
@@ -13,32 +17,38 @@ _FREE = 1 << 12  # more channels than anything has room for
 
 
 class Places:
-    """PCIe switches, trees of switches and NUMA nodes with GPUs, and linked pairs that have other links too.
+    """Groups of GPUs (*places*) that every ring of a larger set must enter and leave.
+
+    The GPUs of a place are those below a PCIe switch, a tree of switches or a NUMA node. Two linked GPUs are also a
+    place, if they have further links. ``p`` is the number of places, ``g`` of GPUs, ``r`` of rows (channel speeds),
+    ``m`` of sets.
 
     Attributes:
-        count: Their number p.
-        holds: (p, g) bool, whose GPUs.
-        kinds: (kinds, p) bool, the places of one kind, which do not overlap; linked pairs are of none.
-        nodes: (p,) bool, which are NUMA nodes.
-        active: (p, m) bool, sets of which a place cuts a part off.
-        up: (p, r, m) int16, channels that can leave it over PCIe.
-        pairs: (w, p, m) int64, linked pairs across its border by their number of links.
-        out: (p, r, m) int16, channels that can leave it, over PCIe and links.
-        one: (p, r, m) int16, channels that can leave it over the same wire again and again.
+        count: The number p of places.
+        holds: (p, g) bool, which GPUs are in each place.
+        kinds: (kinds, p) bool, the places of each kind, which do not overlap. Linked pairs belong to no kind.
+        nodes: (p,) bool, which places are NUMA nodes.
+        active: (p, m) bool, the sets that have GPUs inside and outside a place.
+        up: (p, r, m) int16, channels that can leave a place over PCIe.
+        pairs: (widths, p, m) int64, linked pairs across a place's border by their number of links.
+        out: (p, r, m) int16, channels that can leave a place, over PCIe and links.
+        one: (p, r, m) int16, channels that can leave a place over PCIe if all are copies of one ring.
         inside: (r, m) int16, channels over all links within each set.
     """
 
     def __init__(self, wires: Wires, reach: Reach, degree: Counts, lanes: Counts, uplinks: Ints) -> None:
-        """Count for each place and set the channels that can leave it, over PCIe and over links.
+        """Count for each place and set the channels that can leave the place, over PCIe and over links.
 
-        A place is a group of GPUs. It is a bottleneck of a set that has GPUs inside it and outside it.
+        A place is a group of GPUs. It is a bottleneck of a set that has GPUs inside it and outside it. ``g`` is the
+        number of GPUs, ``r`` of rows (channel speeds), ``m`` of sets.
 
         Args:
             wires: The machine's links, counted in channels.
-            reach: The ways within each set, m sets.
+            reach: The paths within each set.
             degree: (g, r, m), channels of each GPU over its links.
             lanes: (g, r, m), channels of each GPU over PCIe.
-            uplinks: (g, m), by GPU and set the number of the figure in ``Wires.uplinks`` that holds.
+            uplinks: (g, m), the kind of traffic on each GPU's PCIe link: an index into the last axis of
+                ``Wires.uplinks``.
         """
         sets = reach.sets
         self._wires, self._reach, self._lanes = wires, reach, lanes
@@ -83,7 +93,11 @@ class Places:
         self.inside: Counts = np.where(sets.member[:, None, :], degree, 0).sum(axis=0, dtype=np.int16) // 2
 
     def rings(self) -> Counts:
-        """Return the most rings that the bottlenecks let through: (r, m), int16."""
+        """Return how many rings the bottlenecks of each set let through: (r, m), int16.
+
+        A bottleneck is a group of GPUs that each ring must enter and leave. The axes are rows (channel speeds) and
+        sets.
+        """
         if not self.count:
             return np.array(_FREE, dtype=np.int16)
         room = self.out
@@ -94,14 +108,22 @@ class Places:
         return out
 
     def same_rings(self) -> Counts:
-        """Return how often one and the same ring fits through the bottlenecks: (r, m), int16."""
+        """Return how many copies of one ring the bottlenecks of each set let through: (r, m), int16.
+
+        A bottleneck is a group of GPUs that each ring must enter and leave. The axes are rows (channel speeds) and
+        sets.
+        """
         if not self._wide_places.size:
             return np.array(_FREE, dtype=np.int16)
         out: Counts = np.where(self.active[self._wide_places, None, :], self.one[self._wide_places], _FREE).min(axis=0)
         return out
 
     def _from_groups(self, uplinks: Ints, switch: Bools) -> Counts:
-        """Channels that can leave switches, trees and nodes over PCIe: (places, r, m)."""
+        """Return how many channels can leave each switch, switch tree and NUMA node over PCIe.
+
+        The axes are places, rows (channel speeds) and sets: (places, r, m). ``uplinks`` is the kind of traffic on each
+        GPU's PCIe link; ``switch`` says which places are single switches.
+        """
         wires, masks = self._wires, self._reach.sets.masks
         talks = np.where(self._reach.sets.member, self._reach.over_pcie, 0)
         leaves = np.array([np.bitwise_or.reduce(talks[self.holds[place]], axis=0) for place in self._wide_places])
@@ -119,7 +141,10 @@ class Places:
         return out
 
     def _from_pairs(self) -> Counts:
-        """Channels that can leave linked pairs over PCIe: (places, r, m)."""
+        """Return how many channels can leave each pair of linked GPUs over PCIe.
+
+        The axes are places, rows (channel speeds) and sets: (places, r, m).
+        """
         wires, reach, groups = self._wires, self._reach, self._place_masks[self._pair_places]
         ends = np.nonzero(self.holds[self._pair_places])[1].reshape(-1, 2).T
         leaving = reach.over_pcie[ends] & ~groups != 0
@@ -139,9 +164,10 @@ class Places:
         return pairs
 
     def _at_one_gpu(self) -> Counts:
-        """The most channels over links across a place's border at one GPU, which a ring cannot use both ways.
+        """Return the most channels that one GPU's links carry across a place's border.
 
-        Shape (p, r, m). Left out for linked pairs.
+        The axes (p, r, m) are places, rows (channel speeds) and sets; 0 for places that are linked pairs. The figure
+        limits rings, because a ring cannot use the links of one GPU in both directions.
         """
         out, wires, member = np.zeros_like(self.out), self._wires, self._reach.sets.member
         if not self._wide_places.size:
@@ -156,7 +182,11 @@ class Places:
 
 
 def _all_places(wires: Wires, reach: Reach) -> list[tuple[str, int]]:
-    """The kind of each place and the mask of its GPUs."""
+    """Return the kind of each place, and the bit mask of its GPUs.
+
+    A place is a group of GPUs that every ring of a larger set must enter and leave. Its kind is ``switch``, ``tree``,
+    ``node`` or ``pair``.
+    """
     g = len(wires.adjacent)
     trees = wires.trees if wires.trees != wires.switches else ()
     places = [("switch", mask) for mask in wires.switches] + [("tree", mask) for mask in trees]

@@ -1,11 +1,12 @@
-"""For how many rings the links of each set have room: this bounds NCCL's search.
+"""Computes for how many rings the links of each set have room: an upper bound for NCCL's search (``nccl_search``).
 
-Each ring enters and leaves every GPU, every PCIe switch, every NUMA node at least once. So the narrowest of these
-places bounds the number of rings. Five and more GPUs with direct links get in each other's way in manners that no
-single place shows; there ``packed`` counts. NCCL's search, which tries orders of GPUs until it runs out of time, nearly
-always finds as many. Sources: NCCL's paths.cc and search.cc, 2.26 to 2.30. Nothing here is fitted.
+Each ring enters and leaves every GPU, every PCIe switch and every NUMA node at least once. So the narrowest of these
+places bounds the number of rings. Five or more GPUs with direct links compete for links in ways that no single place
+shows; for these ``packed`` counts exactly. NCCL's search, which tries orders of GPUs until it runs out of time, nearly
+always finds as many. Sources: NCCL's paths.cc and search.cc, 2.26 to 2.30. No parameter here is fitted.
 
-Arrays over GPUs and places come first, then over rows of the wires (r), then over sets (m): all int16.
+In shapes, ``g`` is the number of GPUs, ``r`` of rows (channel speeds that fit equally often, ``link_channels``), ``m``
+of sets. All arrays are int16.
 """
 
 from __future__ import annotations
@@ -25,19 +26,21 @@ _UNDECOMPOSABLE = (4, 6)  # complete digraphs that are no sum of directed rings 
 
 
 class Room:
-    """Bounds of every set.
+    """Upper bounds for the number of rings in the links of every set.
+
+    ``g`` is the number of GPUs, ``r`` of rows (channel speeds that fit equally often), ``m`` of sets.
 
     Attributes:
         wires: The machine's wires.
-        reach: Which GPUs talk over links, third GPUs or PCIe.
+        reach: The paths between the GPUs of each set.
         degree: (g, r, m), channels over each GPU's links to members.
         lanes: (g, r, m), channels over each GPU's PCIe link.
-        places: Groups of GPUs that rings must enter and leave.
-        links: (r, m), rings over direct links alone, if there is one.
-        through: (r, m), rings over links of which third GPUs may be part, if there is one.
-        pcie: (r, m), rings that take PCIe too.
-        weakest: (r, m), channels of the GPU with the fewest.
-        sure: (r, m), rings over direct links that there are for certain: both ways round over the widest.
+        places: Groups of GPUs that rings must enter and leave, such as those below one switch.
+        links: (r, m), rings over direct links alone; 0 if there is no such ring.
+        through: (r, m), rings over links that may use third GPUs; 0 if there is no such ring.
+        pcie: (r, m), rings that use PCIe, too.
+        weakest: (r, m), channels over links and PCIe of the GPU that has the fewest.
+        sure: (r, m), rings over direct links that exist for certain: in both directions over the widest links.
     """
 
     def __init__(self, wires: Wires, reach: Reach, linked: dict[int, Bools]) -> None:
@@ -58,12 +61,18 @@ class Room:
         self.pcie: Counts = self._over_pcie()
 
     def _least(self, bounds: Counts) -> Counts:
-        """The smallest bound of any member of each set: (r, m); ``bounds`` is (g, r, m)."""
+        """Return the smallest bound of any GPU of each set: (r, m).
+
+        The axes are rows (channel speeds) and sets. ``bounds`` has one bound for each GPU: (g, r, m).
+        """
         out: Counts = np.where(self._member[:, None, :], bounds, _FREE).min(axis=0)
         return out
 
     def _widest_links(self) -> Counts:
-        """Channels of each GPU's widest links to one member: (g, r, m)."""
+        """Return how many channels each GPU's links to another GPU carry at most.
+
+        The axes are GPUs, rows (channel speeds) and sets: (g, r, m).
+        """
         out = np.zeros_like(self.degree)
         for gpus, carried in zip(self.wires.neighbours_by_width, self.wires.carries, strict=True):
             has = self.reach.sets.masks & gpus[:, None] != 0
@@ -71,7 +80,16 @@ class Room:
         return out
 
     def packed(self, row: int, at: int, wanted: int, *, through: bool) -> int:
-        """Return the exact capacity of one set's links for rings: how many rings fit, ``wanted`` at most."""
+        """Return how many rings fit into one set's links at once, at most ``wanted``.
+
+        The number is exact, except if the search would take too long: then it is ``wanted``.
+
+        Args:
+            row: The channel speed, as an index into the rows (groups of speeds).
+            at: The index of the set.
+            wanted: The most rings to count.
+            through: Whether the rings may use third GPUs between two members without links.
+        """
         known = self._packed.get((row, at, through))
         if known is None:
             gpus = self._member[:, at].nonzero()[0].tolist()
@@ -84,7 +102,11 @@ class Room:
         return known
 
     def _over_links(self, linked: dict[int, Bools]) -> tuple[Counts, Counts]:
-        """Return ``links`` and ``sure``: a ring never turns back at a GPU, so only two GPUs alone use all links."""
+        """Compute the attributes ``links`` and ``sure``: bounds for rings over direct links.
+
+        A ring never turns back at a GPU, so it needs links to two other GPUs. A set of two is the exception: all links
+        of a GPU can be used. ``linked`` says by number of links which sets have a ring whose every step has so many.
+        """
         wires, sets, inside = self.wires, self.reach.sets, self.places.inside
         has = np.zeros(self.degree.shape[1:], dtype=np.bool_)
         sure = np.zeros_like(self.degree[0])
@@ -102,7 +124,11 @@ class Room:
         return np.where(has, out, 0).astype(np.int16), sure
 
     def _through(self) -> Counts:
-        """Return ``through``: over third GPUs a ring may turn back, and only cuts bound it, each crossed both ways."""
+        """Compute the attribute ``through``: a bound for rings over links that may use third GPUs.
+
+        Such a ring may turn back at a GPU. So it is limited only by the links across each cut, a division of the set in
+        two parts. It crosses each cut in both directions.
+        """
         wires, masks = self.wires, self.reach.sets.masks
         out = np.zeros(self.reach.ring_via_third.shape, dtype=np.int16)
         wanted = np.flatnonzero(self.reach.ring_via_third.any(axis=0) & self.reach.uses_third)
@@ -139,7 +165,10 @@ class Room:
         return np.where(self._narrowest() > 0, out, 0).astype(np.int16)
 
     def _narrowest(self) -> Counts:
-        """Channels of the farthest PCIe step that a ring must take; 0 where none joins the set: (r, m)."""
+        """Return how many channels fit on the farthest PCIe path that a ring must take: (r, m).
+
+        The axes are rows (channel speeds) and sets. It is 0 if no ring joins the set.
+        """
         wires = self.wires
         by_path = np.zeros((len(wires.speeds), NOWHERE + 1), dtype=np.int16)
         by_path[:, : PathType.PHB] = wires.lanes.max(axis=1)[:, None]

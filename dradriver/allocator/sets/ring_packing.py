@@ -1,7 +1,8 @@
-"""How many rings fit into the links of one set at the same time: exact, with links that several rings need.
+"""Computes how many rings fit into the links of one set at the same time: exact, also if rings need the same links.
 
-Every ring is a number with six bits for each direction of each pair, how often it goes that way, and so is what is left
-of the links: rings are taken from it, the same again and again or one after the other, until none fits.
+``ring_capacity`` calls it. A ring is a number with six bits for each direction of each pair: how many channels it uses
+there. The free channels of the links are a number of the same form. Rings are subtracted from it, the same ring
+repeatedly or different rings, until none fits.
 """
 
 from __future__ import annotations
@@ -23,11 +24,9 @@ _Onward: TypeAlias = list[list[tuple[int, int]]]
 def most(channels: list[list[int]], most_rings: int, thirds: Mapping[tuple[int, int], int]) -> int:
     """Return how many directed rings fit into the links at once, at most ``most_rings``.
 
-    Each ring goes through all GPUs.
-
-    The free channels of all directed pairs are packed into one number, with six bits for each pair. The highest bit of
-    each pair is its guard. It stays set until the pair has fewer than zero channels left. So one subtraction takes a
-    ring, and one mask shows whether the ring fitted.
+    Each ring goes through all GPUs. The free channels of all directed pairs are packed into one integer, with six bits
+    for each pair. The highest bit of each pair is its guard. A subtraction clears the guard if the pair has too few
+    channels. So one subtraction takes a ring, and one bit mask shows whether the ring fitted.
 
     Args:
         channels: ``channels[a][b]``: how many channels fit from GPU a to GPU b, at most ``MOST``.
@@ -74,13 +73,22 @@ def most(channels: list[list[int]], most_rings: int, thirds: Mapping[tuple[int, 
 
 @lru_cache(maxsize=16)
 def _fields(count: int) -> tuple[list[list[int]], int]:
-    """The number that stands for one channel of each pair, and the guard bits that show where channels are lacking."""
+    """Return for each directed pair the integer that stands for one channel, and the guard bits of all pairs.
+
+    A subtraction clears a pair's guard bit if the pair has too few channels. ``count`` is the number of GPUs.
+    """
     unit = [[1 << _BITS * (count * a + b) for b in range(count)] for a in range(count)]
     return unit, sum(map(sum, unit)) << _BITS - 1
 
 
 def _greedy_count(onward: _Onward, left: int, guard: int, wanted: int) -> int:
-    """How many rings fit if each time the first that fits is taken."""
+    """Return how many rings fit if the first that fits is taken each time.
+
+    The result is at most ``wanted``.
+
+    ``left`` has the free channels of the links. ``onward`` has for each GPU the next GPUs, with the channels that the
+    step uses. A ring does not fit if it clears a bit of ``guard``.
+    """
     for count in range(wanted):
         ring = next(_rings(onward, left, guard), None)
         if ring is None:
@@ -90,7 +98,11 @@ def _greedy_count(onward: _Onward, left: int, guard: int, wanted: int) -> int:
 
 
 def _rings(onward: _Onward, left: int, guard: int) -> Iterator[int]:
-    """Yield all rings that ``left`` has room for."""
+    """Yield all rings that fit into the free channels ``left``, as integers.
+
+    An integer has six bits for each directed pair (``_fields``). ``onward`` has for each GPU the next GPUs, with the
+    integer of that step. If a ring does not fit, the subtraction clears a bit of ``guard``.
+    """
 
     def extend(ring: int, here: int, unseen: int) -> Iterator[int]:
         goals = unseen or 1

@@ -1,4 +1,7 @@
-"""A machine without its names: what decides how good a set of its GPUs is. Alike machines share one."""
+"""A machine without its names: the properties on which the figures of its sets of GPUs depend.
+
+Figures are, for example, bandwidths. Machines with equal properties share one shape, and so all figures.
+"""
 
 from __future__ import annotations
 
@@ -23,26 +26,30 @@ _RELEASES = (BY_CPU, SPLITS, NVLS_MEASURED)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
-    """What two alike machines have in common; hashable.
+    """The properties of a machine on which the figures of its sets depend; hashable.
+
+    Machines with equal properties share one object.
 
     Attributes:
-        links: g x g, direct links, or over a switch the smaller of both sides' links.
+        links: GPUs x GPUs, direct links, or over a switch the smaller of both sides' links.
         switch_links: Per GPU, links that end in a switch.
-        paths: g x g, PCIe paths.
-        numa: Per GPU, a number of its NUMA node counted from 0 in order of appearance; None where it is unknown.
+        paths: GPUs x GPUs, PCIe paths.
+        numa: Per GPU, a number of its NUMA node, counted from 0 in order of appearance; None if it is unknown.
         roots: Per GPU, a number of its PCIe root in the same way.
         nics: Per GPU, the nearest path to any NIC; ``PathType.SYS`` without NICs.
-        direct: Per GPU, whether it hangs below its CPU without a PCIe switch between.
+        direct: Per GPU, whether it is attached to its CPU without a PCIe switch.
         pcie_gbps: Per GPU, bandwidth of its PCIe link.
         memory_mib: Per GPU, its memory.
         power_watts: Per GPU, its power limit.
         link_gbps: Bandwidth of one link as NCCL counts it.
         socket_gbps: Bandwidth between CPU sockets.
-        socket_gbps_or: What it may be as well; 0 where it is known.
-        capability: Compute capability times ten (70, 90); the lowest of all GPUs, 0 where unknown.
-        nccl: The oldest release of NCCL that predicts as the machine's does; (0, 0) for those before all of these.
-        predicted: Whether bandwidth can be predicted at all; else sets compare by ``strength``.
-        blocks: Which GPUs may be had together, the blocks numbered as NUMA nodes are; None where any may.
+        socket_gbps_or: The bandwidth between CPU sockets if the machine has the other likely CPU; 0 if the CPU is
+            known.
+        capability: Compute capability times ten (70, 90); the lowest of all GPUs, 0 if unknown.
+        nccl: The oldest NCCL release whose predictions equal those of the machine's release; (0, 0) for the oldest
+            releases.
+        predicted: Whether bandwidth can be predicted. If not, sets are compared by ``strength``.
+        blocks: The GPUs that one pod may have together, with blocks numbered like NUMA nodes; None if any may.
     """
 
     links: tuple[tuple[int, ...], ...]
@@ -70,11 +77,14 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
     @property
     def switched(self) -> bool:
-        """Return whether switches join the GPUs of this shape."""
+        """Return whether NVLink switches join the GPUs of this shape."""
         return any(self.switch_links)
 
     def renumbered(self, order: Sequence[int]) -> Shape:
-        """Return the shape with its GPUs in another order: position ``i`` has what ``order[i]`` has here."""
+        """Return the shape with its GPUs in another order.
+
+        The GPU at position ``i`` of the result is the GPU at position ``order[i]`` of this shape.
+        """
         return Shape(
             links=_reordered_matrix(self.links, order),
             switch_links=_reordered(self.switch_links, order),
@@ -96,7 +106,10 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
         )
 
     def linked(self, a: int, b: int) -> int:
-        """Return the links that traffic between two GPUs of the shape can use: direct ones, or over the switch."""
+        """Return the number of links that traffic between two GPUs can use.
+
+        These are direct links, or the links of each GPU to the switch. ``a`` and ``b`` are the GPUs' positions.
+        """
         if self.switched and self.links[a][b]:
             return min(self.switch_links[a], self.switch_links[b])
         return self.links[a][b]
@@ -104,10 +117,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
 @lru_cache(maxsize=64)
 def shape_of(machine: Machine) -> Shape:
-    """Return the shape of a machine: what decides the worth of its GPU sets.
+    """Return the shape of a machine, with GPUs at the same positions as in ``machine.gpus``.
 
-    Positions in the shape are those of ``machine.gpus``. If a GPU's compute capability is not known, its link speed
-    tells.
+    If a GPU's compute capability is not known, it is derived from the link speed.
     """
     # ``_numbered`` replaces ids by numbers in order of appearance, so that machines that differ only in ids are equal.
     # ``nic_paths`` has a row for each NIC: the nearest NIC of a GPU is the least in its column.
@@ -146,7 +158,10 @@ def shape_of(machine: Machine) -> Shape:
 
 
 def _direct(machine: Machine) -> tuple[bool, ...]:
-    """Whether each GPU hangs below its CPU without a switch; without a PCI tree, whether no two share a switch."""
+    """Return for each GPU whether it is attached to its CPU without a PCIe switch.
+
+    If the PCI tree is not known, the answer is True for all GPUs, provided that no two GPUs share a switch.
+    """
     above = {device.busid: device.parent for device in machine.pci}
     if all(gpu.pci in above for gpu in machine.gpus):
         return tuple(above[gpu.pci] is None for gpu in machine.gpus)

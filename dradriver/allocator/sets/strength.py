@@ -1,7 +1,8 @@
-"""What sets compare by where no bandwidth can be predicted: the weakest step of the best ring, then all links inside.
+"""The strength of a set: the figure by which sets are compared if no bandwidth can be predicted. ``Facts`` calls it.
 
-Only NVIDIA's library has a model here (``busbw``). RCCL and HCCL search otherwise, and on an MI250 NCCL's model prefers
-sets whose ring has a step over PCIe to sets that are linked throughout.
+The weakest step of the best ring decides, then the number of links inside the set. Only NCCL, NVIDIA's library, has a
+model here (``busbw``). RCCL and HCCL search in other ways. On an MI250, NCCL's model would prefer some sets whose ring
+has a step over PCIe to sets with a ring of links.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ _LINKS: Final = 0.09  # that all of a machine's links count for, at most
 
 
 def of_sets(steps: tuple[tuple[Level, float], ...], weakest: Ints, linked: Ints) -> Floats:
-    """Return the strength of the links of each set: (2**g,), float32, 0 below two GPUs.
+    """Return the strength of each set: (2**g,) for g GPUs, float32; 0 below two GPUs.
 
-    About the GB/s of the weakest step, so that sets of unlike machines compare; but a direct link is always stronger
-    than PCIe, and of links without a figure more are stronger.
+    The strength is about the GB/s of the weakest step of the set's best ring, so that sets of different machines can be
+    compared. But a direct link is always stronger than PCIe, and among links without a known rate, more links are
+    stronger.
 
     Args:
-        steps: The kinds of steps, best first: (level, GB/s).
-        weakest: Per subset, the number of its best ring's weakest step.
+        steps: The kinds of steps (connections between two GPUs), best first: (level, GB/s).
+        weakest: (2**g,), the weakest step of each set's best ring, as an index into ``steps``.
         linked: (g, g), links of each pair.
     """
     own: list[float] = []

@@ -1,7 +1,7 @@
 """Facts about all subsets of a few positions at once, as numpy arrays over bit masks.
 
-Bit ``i`` of a mask stands for position ``i``; every array has one entry for each of the ``2**g`` masks. Whoever
-calls these keeps ``g`` at 16 or less. Nothing here knows what a GPU is.
+A subset of ``g`` positions is a bit mask: bit ``i`` stands for position ``i``. Every array has one entry for each of
+the ``2**g`` masks. Callers must keep ``g`` at 16 or less. This module knows nothing of GPUs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,18 @@ _GRAPHS = 16  # at once: 30 MB for 16 positions
 
 
 def bits(g: int) -> Ints:
-    """Return the masks of single positions, to build subsets: shape (g,), int64."""
+    """Return the bit masks of ``g`` single positions: 1, 2, 4 and so on.
+
+    The shape is (g,), int64.
+    """
     return 1 << np.arange(g, dtype=np.int64)
 
 
 def members(g: int, k: int) -> Ints:
-    """Return all subsets of ``k`` of ``g`` positions as masks, ordered as ascending lists: shape (C(g, k),), int64."""
+    """Return the bit masks of all subsets of ``k`` of ``g`` positions: (C(g, k),), int64.
+
+    Subsets with low positions come first: {0, 1}, {0, 2}, and so on.
+    """
     sets = list(itertools.combinations(range(g), k))
     if k == 0:
         return np.zeros(1, dtype=np.int64)
@@ -40,7 +46,10 @@ def members(g: int, k: int) -> Ints:
 
 
 def sums(weights: Sequence[float]) -> Floats:
-    """Return for each subset the sum of its members' weights: shape (2**g,), float32."""
+    """Return for each subset (bit mask) of positions the sum of its members' weights.
+
+    ``weights`` has the weight of each of g positions. The shape is (2**g,), float32.
+    """
     out = np.zeros(1 << len(weights), dtype=np.float32)
     for position, weight in enumerate(weights):
         half = 1 << position
@@ -49,7 +58,10 @@ def sums(weights: Sequence[float]) -> Floats:
 
 
 def maxima(weights: Sequence[float]) -> Floats:
-    """Return for each subset its members' largest weight, 0 for the empty one: (2**g,), float32; none is negative."""
+    """Return for each subset (bit mask) the largest weight of a member; 0 for the empty subset.
+
+    The shape is (2**g,), float32. No weight may be negative.
+    """
     out = np.zeros(1, dtype=np.float32)
     for weight in weights:
         out = np.concatenate((out, np.maximum(out, np.float32(weight))))
@@ -57,7 +69,10 @@ def maxima(weights: Sequence[float]) -> Floats:
 
 
 def minima(weights: Sequence[float]) -> Floats:
-    """Return for each subset its members' smallest weight, infinite for the empty one: shape (2**g,), float32."""
+    """Return for each subset (bit mask) the smallest weight of a member.
+
+    It is inf for the empty subset. ``weights`` has the weight of each of g positions. The shape is (2**g,), float32.
+    """
     out = np.full(1, np.inf, dtype=np.float32)
     for weight in weights:
         out = np.concatenate((out, np.minimum(out, np.float32(weight))))
@@ -65,7 +80,10 @@ def minima(weights: Sequence[float]) -> Floats:
 
 
 def pair_sums(weights: Sequence[Sequence[float]]) -> Floats:
-    """Return for each subset the sum of a symmetric matrix over all pairs of its members: shape (2**g,), float32."""
+    """Return for each subset (bit mask) the sum of the weights of all pairs of its members: shape (2**g,), float32.
+
+    ``weights`` is a symmetric matrix.
+    """
     out = np.zeros(1, dtype=np.float32)
     for position, row in enumerate(weights):
         out = np.concatenate((out, out + sums(row[:position])))
@@ -73,7 +91,10 @@ def pair_sums(weights: Sequence[Sequence[float]]) -> Floats:
 
 
 def unions(masks: Sequence[int]) -> Ints:
-    """Return for each subset the union of its members' masks: shape (2**g,), int64."""
+    """Return for each subset (bit mask) the union of its members' masks: shape (2**g,), int64.
+
+    ``masks`` has one mask for each position.
+    """
     out = np.zeros(1 << len(masks), dtype=np.int64)
     for position, mask in enumerate(masks):
         half = 1 << position
@@ -82,14 +103,20 @@ def unions(masks: Sequence[int]) -> Ints:
 
 
 def neighbours(adjacent: Bools) -> Ints:
-    """Return for each position the subset of its neighbours: shape of ``adjacent`` less its last axis, int64."""
+    """Return for each position the bit mask of its neighbours, int64.
+
+    ``adjacent`` says which positions are neighbours: a boolean matrix. Further axes before its last two are kept.
+    """
     without_self = adjacent & ~np.eye(adjacent.shape[-1], dtype=np.bool_)
     out: Ints = (without_self * bits(adjacent.shape[-1])).sum(axis=-1)
     return out
 
 
 def cliques(adjacent: Bools) -> Bools:
-    """Return which subsets have only members that are all neighbours: ``adjacent`` is (g, g); shape (2**g,)."""
+    """Return whether all members of each subset (bit mask) are neighbours of each other: (2**g,), bool.
+
+    ``adjacent`` says which of g positions are neighbours: (g, g).
+    """
     out = np.ones(1, dtype=np.bool_)
     for position, near in enumerate(neighbours(adjacent).tolist()):
         masks = np.arange(1 << position)
@@ -98,9 +125,13 @@ def cliques(adjacent: Bools) -> Bools:
 
 
 def part_of_lowest(adjacent: Bools, masks: Ints | None = None) -> Ints:
-    """Return the part of each subset that its lowest member reaches inside it, as masks: ``adjacent`` is (g, g).
+    """Return for each subset the members that its lowest member reaches inside it.
 
-    Without ``masks`` all of them: (2**g,).
+    Subsets and results are bit masks. The subset is connected if the result is the whole subset.
+
+    Args:
+        adjacent: (g, g), which positions are neighbours.
+        masks: The bit masks of the subsets; None for all subsets, (2**g,).
     """
     g = adjacent.shape[0]
     if masks is None:
@@ -115,7 +146,10 @@ def part_of_lowest(adjacent: Bools, masks: Ints | None = None) -> Ints:
 
 
 def components(adjacent: Bools) -> tuple[int, ...]:
-    """Return the largest connected subsets of positions as masks, by lowest position: ``adjacent`` is (g, g)."""
+    """Return the groups of connected positions as bit masks, sorted by lowest position.
+
+    ``adjacent`` is (g, g), which positions are neighbours.
+    """
     near, rest, parts = neighbours(adjacent).tolist(), (1 << adjacent.shape[0]) - 1, []
     while rest:
         part, grown = 0, rest & -rest
@@ -129,16 +163,17 @@ def components(adjacent: Bools) -> tuple[int, ...]:
 
 
 def hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
-    """Return which subsets a cycle, and which a path, visits once each, step by step between neighbours.
+    """Return which subsets have a cycle, and which an open path, through all members.
 
-    Held and Karp's recursion (1962) over end points, for several graphs at once.
+    Each member is visited once; each step goes to a neighbour. Paths are extended by one member at a time, for all
+    subsets and end points (Held and Karp 1962), and for several graphs at once.
 
     Args:
-        adjacent: Shape (r, g, g), symmetric.
+        adjacent: Which positions are neighbours in each of r graphs: (r, g, g), symmetric.
 
     Returns:
-        Two arrays of shape (r, 2**g): a cycle exists (for two members: they are neighbours; for one or none: True),
-        a path exists.
+        Two arrays of shape (r, 2**g), bool, with one entry for each bit mask: whether a cycle exists, and whether a
+            path exists. Two members have a cycle if they are neighbours; one or no member has one.
     """
     r, g, _ = adjacent.shape
     cycles, paths = np.empty((2, r, 1 << g), dtype=np.bool_)
@@ -154,9 +189,10 @@ def hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
 
 
 def _hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
-    """Return which subsets have a Hamiltonian cycle, and which an open path, for each graph.
+    """Return which subsets have a cycle, and which an open path, through all members.
 
-    Both are (r, 2**g), bool, for r graphs of g vertices: dynamic programming over the subsets.
+    Both are (r, 2**g), bool, for r graphs of g vertices. ``adjacent`` says which vertices are neighbours: (r, g, g).
+    Paths are extended by one member at a time, for all subsets.
     """
     r, g, _ = adjacent.shape
     # Half the memory of int32, which is what these gathers are bound by; masks of 16 positions just fit.
@@ -185,17 +221,17 @@ def _hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
 
 
 def min_cuts(inside: Counts, wanted: Ints) -> Counts:
-    """Return the fewest links whose cut divides each subset in two.
+    """Return the fewest links that must be cut to divide each set in two parts.
 
-    Every way to part a mask is tried, with the lowest member always on one side: 2**(n - 1) ways for n members. A full
-    graph of 16 GPUs with all its subsets costs 21 million steps, in blocks of a few MB.
+    A set is a bit mask. Every way to divide the members is tried, with the lowest member always in the same part: 2**(n
+    - 1) ways for n members. A full graph of 16 GPUs with all its subsets costs 21 million steps, in blocks of a few MB.
 
     Args:
         inside: (r, 2**g), int16, for each of r graphs the links within each mask.
         wanted: The masks.
 
     Returns:
-        (r, wanted), int16; 0 for a mask that is not connected.
+        (r, wanted), int16; 0 for a mask whose members are not connected.
     """
     fewest = np.zeros((len(inside), len(wanted)), dtype=np.int16)
     count = np.bitwise_count(wanted)
@@ -222,7 +258,10 @@ def min_cuts(inside: Counts, wanted: Ints) -> Counts:
 
 
 def best_inside(values: Floats) -> Floats:
-    """Return for each mask the largest value of any subset of it: both (..., 2**g), float32."""
+    """Return for each bit mask the largest value of any of its subsets, itself included.
+
+    ``values`` and the result are (..., 2**g), float32.
+    """
     out = values.copy()
     lead, size = out.shape[:-1], out.shape[-1]
     for position in range(size.bit_length() - 1):
@@ -232,7 +271,11 @@ def best_inside(values: Floats) -> Floats:
 
 
 def packed(values: Floats, g: int, k: int) -> Floats:
-    """Return for each mask the largest total value of disjoint ``k``-subsets inside it: both (2**g,), float32."""
+    """Return for each bit mask the largest total value of disjoint subsets of ``k`` members.
+
+    The subsets lie inside the mask. ``values`` has the value of each subset. ``values`` and the result are (2**g,),
+    float32.
+    """
     out = np.zeros(1 << g, dtype=np.float32)
     with_all, with_none = (slice(None), 1) * (k - 1), (slice(None), 0) * (k - 1)
     for top in range(g):
@@ -246,9 +289,12 @@ def packed(values: Floats, g: int, k: int) -> Floats:
 
 @lru_cache(maxsize=64)
 def _axes(top: int, k: int) -> list[tuple[tuple[int, ...], int]]:
-    """How to shape a table of all masks below ``top``, and a mask, for each set of ``k`` positions up to ``top``.
+    """Return how ``packed`` must view its table for each set that it adds.
 
-    Each position below gets an axis of two, every second axis from the second on.
+    The sets have ``k`` positions, of which ``top`` is the highest. Each entry is a shape and the set's bit mask. The
+    table is over masks of the positions below ``top``. In the shape, each position of the set below ``top`` has an axis
+    of length two: the second axis, the fourth, and so on. So index 1 or 0 on these axes selects all masks with or
+    without the position.
     """
     out = []
     for others in itertools.combinations(range(top), k - 1):

@@ -1,9 +1,9 @@
-"""Which sets of GPUs are equal because the machine is symmetric: only one of them is computed.
+"""Finds sets of GPUs that are equal because the machine is symmetric, so that only one of them must be computed.
 
-A permutation of the GPUs that leaves links and PCIe paths as they are is a *symmetry*, and turns a set into one that
-is worth the same. *Twins* are two GPUs that can change places, all others staying: four below one PCIe switch, both of
-a bridged pair. Of 65,536 sets of sixteen GPUs joined in bridged pairs 120 are left, of sixteen all joined to each other
-17, of a DGX-1's 256 less than a third.
+``busbw`` calls it. A *symmetry* is a permutation of the GPUs that leaves links and PCIe paths unchanged. It maps each
+set to an equally good one. *Twins* are two GPUs that can change places while all others stay. Examples are four GPUs
+below one PCIe switch, or both GPUs of a bridged pair. Of the 65,536 sets of sixteen GPUs in bridged pairs, 120 remain.
+If sixteen GPUs are all joined to each other, 17 remain. Of a DGX-1's 256 sets, less than a third remain.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _Order: TypeAlias = tuple[int, ...]
 
 
 def representative_masks(shape: Shape) -> Ints:
-    """Return for each mask an equal one by symmetry, the same for all equal masks: (2**g,), int64."""
+    """Return for each set (bit mask) the set that stands for it.
+
+    One set stands for all sets that are equal by a symmetry of the machine. The shape is (2**g,) for g GPUs, int64.
+    """
     labels = _labels(shape)
     families = _families(labels)
     masks = np.arange(1 << shape.size)
@@ -48,14 +51,15 @@ def representative_masks(shape: Shape) -> Ints:
 
 
 def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
-    """Yield symmetries that generate all others, together with the exchanges of twins.
+    """Yield symmetries of the machine. Together with swaps of twins, they generate all symmetries.
 
-    A symmetry is given as the position that each GPU moves to. From the last GPU back to the first: look for a symmetry
-    that keeps all GPUs before it and moves it to a GPU that is not yet known to be alike.
+    A symmetry is given as the position to which each GPU moves. The search goes from the last GPU back to the first.
+    For each GPU, it looks for a symmetry that keeps all GPUs before it in place, and moves this GPU to a GPU that is
+    not yet known to be equal to it.
 
     Args:
-        labels: By pair of GPUs and, on the diagonal, by GPU: numbers that are equal where predictions see no
-            difference.
+        labels: A number for each pair of GPUs and, on the diagonal, for each GPU. Numbers are equal if predictions see
+            no difference.
         families: The GPUs in families of twins.
     """
     gpus = range(len(labels))
@@ -101,7 +105,10 @@ def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
 
 
 def _labels(shape: Shape) -> _Labels:
-    """A number for each pair of GPUs, and on the diagonal for each GPU: equal where predictions see no difference."""
+    """Return a number for each pair of GPUs and, on the diagonal, for each GPU.
+
+    Numbers are equal if predictions see no difference. The diagonal has a GPU's own number.
+    """
     gpus = range(shape.size)
     pairs = [[(shape.links[a][b], shape.links[b][a], shape.paths[a][b], shape.paths[b][a]) for b in gpus] for a in gpus]
     number: dict[object, int] = {}
@@ -113,7 +120,10 @@ def _labels(shape: Shape) -> _Labels:
 
 
 def _families(labels: _Labels) -> list[list[int]]:
-    """The GPUs in families of twins: any two of a family can change places and nothing else differs."""
+    """Return the GPUs in families of twins: GPUs that are equal for predictions.
+
+    Any two GPUs of a family can be swapped without changing the machine's links and paths (``labels``).
+    """
     families: list[list[int]] = []
     for gpu, row in enumerate(labels):
         for family in families:
@@ -129,7 +139,11 @@ def _families(labels: _Labels) -> list[list[int]]:
 
 
 def _placed(labels: _Labels, joined: list[dict[int, int]], left: list[int], gpu: int, there: int) -> list[int]:
-    """Masks of where each GPU may still go once ``gpu`` goes to ``there``."""
+    """Return for each GPU the bit mask of positions to which it may still move, after ``gpu`` was moved to ``there``.
+
+    A symmetry is a permutation of GPUs that changes no links or paths. ``left`` are these masks before. ``joined`` has
+    for each position the GPUs with each label to it.
+    """
     out = [may & joined[there].get(row[gpu], 0) for row, may in zip(labels, left, strict=True)]
     out[gpu] = left[gpu] & 1 << there
     return out
@@ -138,7 +152,17 @@ def _placed(labels: _Labels, joined: list[dict[int, int]], left: list[int], gpu:
 def _completed(
     labels: _Labels, joined: list[dict[int, int]], left: list[int], done: int, steps: Iterator[int]
 ) -> _Order | None:
-    """A symmetry in which each GPU goes where it may; None where none is found. ``done`` are placed already."""
+    """Return a symmetry in which each GPU moves to an allowed position.
+
+    The result is None if none is found.
+
+    Args:
+        labels: As for ``symmetries``.
+        joined: For each position, by label, the bit mask of the GPUs that have this label with it.
+        left: For each GPU, the bit mask of positions to which it may still move.
+        done: The bit mask of GPUs whose positions are fixed already.
+        steps: An iterator that limits the search: each step takes one item, and the search ends when there are none.
+    """
     if 0 in left or next(steps, None) is None:
         return None
     open_ = [(may.bit_count(), gpu) for gpu, may in enumerate(left) if not done >> gpu & 1]

@@ -1,10 +1,11 @@
-"""Everything about every subset of a machine's GPUs, computed once per shape and looked up ever after.
+"""All figures of every set of a machine's GPUs, to look up by bit mask.
 
-Positions, not GPU numbers: bit ``i`` of a mask is ``machine.gpus[i]``. For ``g`` GPUs an array over masks has
-``2**g`` entries: 256 for 8 GPUs, 65,536 for 16. What is costly is computed for the canonical shape and shared by all
-numberings; a numbering of its own costs one gather an array. A shape holds about 10 kB (8 GPUs) or 3 MB (16) and rows
-of answers in a cache of its own, which is bounded to 16 MB however many different criteria are asked about. It goes
-with its tables, and these when nobody has such a machine any more.
+``choice`` and ``fleet`` read them. They are computed once per shape (a machine without names). Bit ``i`` of a mask is
+``machine.gpus[i]``: a position, not a GPU number. For ``g`` GPUs an array over masks has ``2**g`` entries: 256 for 8
+GPUs, 65,536 for 16. Costly figures are computed for the canonical shape and shared by all machines that differ only in
+their numbering. Each further numbering costs one array copy. A shape takes about 10 kB (8 GPUs) or 3 MB (16), and a
+cache of answers. The cache is limited to 16 MB, however many different criteria are requested. The cache is freed with
+its tables, and the tables are freed when no machine of that shape is left.
 """
 
 from __future__ import annotations
@@ -38,36 +39,44 @@ R = TypeVar("R")
 
 
 class MachineTooLargeError(DriverError):
-    """The machine has more GPUs than the tables hold."""
+    """The machine has more GPUs than the allocator supports (16)."""
 
     reason = "MachineTooLarge"
 
 
 class Tables:
-    """All subsets of one shape.
+    """The bandwidth and other figures of all sets of GPUs of one shape.
+
+    Arrays with an axis of length 2**g (for g GPUs) have one entry for each bit mask of GPUs. A *step* is the connection
+    between two GPUs.
 
     Attributes:
-        shape: The shape.
+        shape: The shape: a machine without names.
         size: Number of GPUs g.
-        everything: Mask of all GPUs.
-        count: (2**g,) uint8, members of each mask.
-        busbw: (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs; where nothing can be
-            predicted (``Shape.predicted``) what sets compare by instead, which nobody is told.
-        worth: (2**g,) float32, what sets are compared by: the same, or a mean where the CPUs are not known.
-        step_gbps: (g, g) float32, rate of the step between two GPUs, one direction, GB/s: of links the line rate, else
-            what NCCL counts.
-        step_rank: (g, g) int64, how bad that step is: its number in ``steps``.
+        everything: Bit mask of all GPUs.
+        count: (2**g,) uint8, number of GPUs of each mask.
+        busbw: (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs. If nothing can be
+            predicted (``Shape.predicted``), it is ``strength``, which is used for comparisons only and not shown to
+            users.
+        worth: (2**g,) float32, the figure that sets are compared by: ``busbw``, or a mean if the CPUs are not known.
+        step_gbps: (g, g) float32, rate of the step between two GPUs, one direction, GB/s: the line rate of links, else
+            NCCL's figure.
+        step_rank: (g, g) int64, the kind of that step, as an index into ``steps``.
         steps: The machine's kinds of steps, best first: (level, GB/s).
-        weakest: (2**g,) uint8, number in ``steps`` of the weakest step of the best ring; 0 below two GPUs.
-        numa_nodes: (2**g,) int64, NUMA nodes that the set touches (an unknown one counts for itself).
+        weakest: (2**g,) uint8, the weakest step of the set's best ring, as an index into ``steps``; 0 below two GPUs.
+        numa_nodes: (2**g,) int64, the number of NUMA nodes of the set (each unknown one counts separately).
         nic_distance: (2**g,) float32, sum over the GPUs of the path to their nearest NIC.
-        still_offered: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of
-            disjoint sets of 4, of 2.
-        given: (2**g,) bool, whether the machine gives such a set at all; None where it gives any.
+        still_offered: (5, 2**g) float32, what a mask of free GPUs still offers, GB/s: the best set of 8, of 4 and of 2,
+            and the total of disjoint sets of 4 and of 2.
+        given: (2**g,) bool, whether the machine's maker allows such a set; None if any set is allowed.
     """
 
     def __init__(self, shape: Shape) -> None:
-        """Take the figures of the canonical shape, and renumber them to this shape's GPU positions."""
+        """Read the figures of all sets of GPUs, and renumber them to this machine's positions.
+
+        They are stored once for all machines that are alike, in a numbering of their own. The figures are computed if
+        they are not known yet.
+        """
         self.shape = shape
         self.size = g = shape.size
         self.everything = (1 << g) - 1
@@ -108,20 +117,23 @@ class Tables:
 
     @cached_property
     def has_equal_sets(self) -> bool:
-        """Return whether the tables rate all sets of one size the same, as with one switch for all GPUs."""
+        """Return whether all sets of one size are equally good, as below one NVLink switch."""
         if self.given is not None:
             return False
         by_size = (self.worth[self.count == k] for k in range(2, self.size + 1))
         return all(float(worth.min()) >= SAME * float(worth.max()) for worth in by_size)
 
     def members(self, k: int) -> Ints:
-        """Return all masks of ``k`` GPUs in the tables, lowest positions first: (C(g, k),), int64."""
+        """Return the bit masks of all sets of ``k`` GPUs, lowest positions first: (C(g, k),) for g GPUs, int64."""
         if k not in self._members:
             self._members[k] = subsets.members(self.size, k)
         return self._members[k]
 
     def row(self, key: Hashable, build: Callable[[], Array]) -> Array:
-        """Return the row that the tables keep for a key; ``build`` makes it if it is not there."""
+        """Return the cached array for a key, such as one figure of all sets.
+
+        If there is none, ``build`` computes it, and it is cached.
+        """
         row = self._rows.get(key)
         if row is not None:
             self._rows.move_to_end(key)
@@ -133,7 +145,10 @@ class Tables:
         return row
 
     def answer(self, key: Hashable, find: Callable[[], R]) -> R:
-        """Return the answer, never None, that the tables keep for a key; ``find`` makes it if it is not there."""
+        """Return the cached answer for a key, such as the best set for some criteria.
+
+        If there is none, ``find`` computes it, and it is cached. An answer is never None.
+        """
         answer: R | None = self._answers.get(key)
         if answer is None:
             answer = find()
@@ -143,7 +158,7 @@ class Tables:
         return answer
 
     def allowed(self, criteria: Criteria) -> Bools:
-        """Return by the tables which masks are sets that meet the criteria: (2**g,), bool."""
+        """Return whether each set (bit mask of GPUs) meets the criteria: (2**g,) for g GPUs, bool."""
         key = self._key(criteria)
         out = self.row(("allowed", key), lambda: self._allowed(key))
         if criteria.min_busbw_gbps or criteria.min_worth:
@@ -151,7 +166,10 @@ class Tables:
         return out
 
     def least(self, k: int, criteria: Criteria) -> float:
-        """Return the least ``busbw`` in the tables that the criteria require of sets of ``k`` GPUs."""
+        """Return the least ``busbw`` that the criteria require of sets of ``k`` GPUs, GB/s.
+
+        The result is 0 if they require none, and infinite if they require a prediction that this machine does not have.
+        """
         if k < 2 or not (criteria.min_busbw_gbps or criteria.min_worth):
             return 0.0
         if criteria.min_busbw_gbps and not self.shape.predicted:
@@ -159,50 +177,70 @@ class Tables:
         return max(criteria.min_busbw_gbps, criteria.min_worth) * SAME
 
     def best(self, k: int, criteria: Criteria = ANY) -> Floats:
-        """Return by the tables per free mask the highest busbw of any admissible ``k``-subset, -1 without one.
+        """Return for each mask of free GPUs the highest busbw of a set of ``k`` of them.
 
-        Shape (2**g,), float32, GB/s: the admissible sets' own values, spread to all masks that contain them.
+        Only sets that meet the criteria count; -1 if there is none. The shape is (2**g,) for g GPUs, float32, GB/s. A
+        mask has the highest value of all such sets that it contains.
         """
         criteria = self._key(criteria)
         return self.row(("best", k, criteria), lambda: self._best(k, criteria))
 
     def has(self, k: int, free: Ints, criteria: Criteria = ANY) -> Bools:
-        """Return by the tables whether free masks have a ``k``-subset that meets the criteria.
+        """Return whether each mask of free GPUs contains a set of ``k`` GPUs that meets the criteria.
 
-        Shape of ``free``, bool.
+        The result has the shape of ``free``, bool.
         """
         out: Bools = self.best(k, criteria)[free] >= self.least(k, criteria)
         return out
 
     def fits(self, k: int, free: int, criteria: Criteria = ANY) -> bool:
-        """Return by the tables whether one free mask has a ``k``-subset that meets the criteria."""
+        """Return whether one mask of free GPUs contains a set of ``k`` GPUs that meets the criteria."""
         return bool(self.best(k, criteria)[free] >= self.least(k, criteria))
 
     def meets(self, mask: int, constraint: Constraint) -> bool:
-        """Return by the tables whether a set meets one constraint."""
+        """Return whether a set (bit mask of GPUs) meets one constraint."""
         return bool(self._meets(constraint)[mask])
 
     def level(self, mask: int) -> Level:
-        """Return by the tables the level of the weakest step of a set's best ring; of one GPU nvlink or pcie-switch."""
+        """Return how far apart the GPUs of a set are: the level of the weakest step of the set's best ring.
+
+        ``mask`` is the bit mask of the set. A step is the connection between two GPUs. For one GPU it is ``nvlink`` if
+        the GPU has links, else ``pcie-switch``.
+        """
         if mask.bit_count() < 2:
             return Level.NVLINK if self._linked[mask] else Level.PCIE_SWITCH
         return self.steps[int(self.weakest[mask])][0]
 
     def busbw_gbps(self, mask: int) -> float:
-        """Return by the tables a set's predicted bandwidth; 0 below two GPUs, and if there is no prediction."""
+        """Return the predicted bandwidth of a set (the bit mask ``mask``), GB/s.
+
+        0 below two GPUs, and if there is no prediction.
+        """
         return round(float(self.busbw[mask]), 2) if self.shape.predicted else 0.0
 
     def bandwidth_gbps(self, mask: int) -> float:
-        """Return by the tables the rate of the weakest step of a set's best ring; 0 for a single GPU."""
+        """Return the rate of the weakest step of a set's best ring, GB/s.
+
+        ``mask`` is the bit mask of the set. A step is the connection between two GPUs. The result is 0 for a single
+        GPU.
+        """
         return self.steps[int(self.weakest[mask])][1] if mask.bit_count() > 1 else 0.0
 
     def rates(self) -> Floats:
-        """Return ``bandwidth_gbps`` of all sets in the tables: (2**g,), float32; infinite for fewer than two GPUs."""
+        """Return the rate of the weakest step of each set's best ring: (2**g,) for g GPUs, float32, GB/s.
+
+        A step is the connection between two GPUs. The rate is infinite for fewer than two GPUs, so that they meet any
+        minimum.
+        """
         rates = np.array([rate for _, rate in self.steps] or [0.0], dtype=np.float32)
         return np.where(self.count < 2, np.float32(np.inf), rates[self.weakest])
 
     def _key(self, criteria: Criteria) -> Criteria:
-        """The criteria as a cache key: without bus bandwidth, the line rate raised to the next that a step has."""
+        """Return the criteria in a form that is used as a cache key.
+
+        Criteria about bus bandwidth are removed. The minimum line rate is raised to the next rate that a step
+        (connection of two GPUs) of this machine has. So criteria that select the same sets have the same key.
+        """
         criteria = criteria.any_busbw
         if not criteria.min_bandwidth_gbps:
             return criteria
@@ -227,7 +265,10 @@ class Tables:
         return subsets.best_inside(own)
 
     def _outside(self) -> Ints:
-        """Members of each mask outside the NVLink domain that holds most of them: (2**g,), int64."""
+        """Return for each set how many of its GPUs are not in its main NVLink domain.
+
+        The main domain is the one that has most of the set's GPUs. The shape is (2**g,) for g GPUs, int64.
+        """
         positions = range(self.size)
         linked = np.array([[self.shape.linked(a, b) > 0 for b in positions] for a in positions], dtype=np.bool_)
         inside = np.zeros(1 << self.size, dtype=np.int64)
@@ -256,7 +297,10 @@ class Tables:
 
 
 def remembered(function: Callable[Concatenate[Tables, P], R]) -> Callable[Concatenate[Tables, P], R]:
-    """Return the function with a cache in the tables, which are its first argument."""
+    """Return the function with a cache of its results; used as a decorator.
+
+    The function's first argument is a ``Tables`` object, which holds the cache.
+    """
 
     @wraps(function)
     def ask(tables: Tables, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -266,26 +310,32 @@ def remembered(function: Callable[Concatenate[Tables, P], R]) -> Callable[Concat
 
 
 def tables_of_shape(shape: Shape) -> Tables:
-    """Return the tables of all subsets of a shape, built on first use."""
+    """Return the figures of all sets of GPUs of a shape (a machine without names).
+
+    They are computed at the first use.
+    """
     found = _KEPT.find(shape)
     return _KEPT.put(shape, Tables(shape), facts.weight(shape)) if found is None else found
 
 
 def known(shape: Shape) -> bool:
-    """Return whether the tables of a shape, or the costly facts below them, were computed."""
+    """Return whether the figures of all sets of GPUs of a shape are computed already.
+
+    A shape is a machine without names. It suffices that the costly facts are computed, from which the figures are made.
+    """
     return shape in _KEPT or facts.known(canonical(shape)[0])
 
 
 def tables_of(machine: Machine) -> Tables:
-    """Return the tables of all subsets of a machine's GPUs.
+    """Return the bandwidth and other figures of all sets of a machine's GPUs.
 
     Raises:
         MachineTooLargeError: The machine has more than 16 GPUs.
     """
     if len(machine.gpus) > MAX_GPUS:
         raise MachineTooLargeError(
-            f"machine {machine.name!r} has {len(machine.gpus)} GPUs; at most {MAX_GPUS} are supported: describe "
-            f"the parts that share links as machines of their own"
+            f"machine {machine.name!r} has {len(machine.gpus)} GPUs, and at most {MAX_GPUS} are supported. "
+            "Describe each part whose GPUs share links as a machine of its own."
         )
     return tables_of_shape(shape_of(machine))
 
@@ -295,6 +345,9 @@ def _equal(values: tuple[int | None, ...]) -> Bools:
 
 
 def _distinct(values: tuple[int | None, ...]) -> Ints:
-    """How many different values the members of each mask have; None differs from all: (2**g,), int64."""
+    """Return how many different values the members of each set have: (2**g,) for g GPUs, int64.
+
+    ``values`` has one value for each GPU, such as its NUMA node. Each None counts as different.
+    """
     groups = [1 << value if value is not None else 1 << (MAX_GPUS + position) for position, value in enumerate(values)]
     return np.bitwise_count(subsets.unions(groups)).astype(np.int64)

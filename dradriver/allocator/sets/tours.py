@@ -1,4 +1,7 @@
-"""The best closed tour over stops of which only the worth of each step is known: GPUs of a set, nodes of a gang."""
+"""Finds the best closed tour over some stops: the GPUs of a set, or the nodes of a gang. ``rank_order`` calls it.
+
+The only thing it knows of the stops is the gain of each step between two of them.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,13 @@ _STARTS = 8  # greedy tours to improve
 
 
 def best(gain: Gains) -> tuple[int, ...]:
-    """Return the closed tour whose steps are worth most, from stop 0: exact up to 16 stops, greedy and 2-opt beyond.
+    """Return the closed tour with the highest sum of gains, starting at stop 0.
+
+    The tour is exact up to 16 stops. For more stops, a greedy tour is improved by 2-opt: stretches of the tour are
+    reversed as long as that helps.
 
     Args:
-        gain: Shape (n, n), symmetric, worth of each step, finite; the diagonal does not count.
+        gain: The gain of the step between two stops: (n, n), symmetric, finite; the diagonal does not count.
     """
     if len(gain) < 4:
         return tuple(range(len(gain)))
@@ -29,11 +35,11 @@ def best(gain: Gains) -> tuple[int, ...]:
 
 
 def exact(gain: Gains) -> tuple[int, ...]:
-    """Return the closed tour with the highest sum of gains; of equal ones the lowest.
+    """Return the closed tour of some stops with the highest sum of gains.
 
-    The algorithm is that of Held and Karp (1962). The lowest of equal tours is the first in the order of lists.
-
-    A step that is worth -inf is forbidden.
+    Among equal tours, return the lowest list of stops. The tour is computed from the best paths of all smaller sets of
+    stops (Held and Karp 1962). ``gain`` has the gain of the step between two stops. A step with a gain of -inf is
+    forbidden.
     """
     n = len(gain)
     gain = gain.copy()
@@ -58,7 +64,11 @@ def exact(gain: Gains) -> tuple[int, ...]:
 
 
 def improved(gain: Gains) -> tuple[int, ...]:
-    """Return a good closed tour of many stops: the best of a few greedy ones, improved by 2-opt."""
+    """Return a good closed tour of many stops, such as the nodes of a gang.
+
+    It is the best of a few greedy tours, improved. ``gain`` has the gain of the step between two stops. The improvement
+    is 2-opt: stretches of the tour are reversed as long as that helps.
+    """
     n = len(gain)
     tours = [_uncrossed(_greedy(gain, start), gain) for start in range(0, n, max(1, n // _STARTS))]
     tour = max(tours, key=lambda tour: _worth(tour, gain))
@@ -97,10 +107,16 @@ def _worth(tour: Ints, gain: Gains) -> float:
 
 @lru_cache(maxsize=16)
 def _stages(n: int) -> list[tuple[Ints, Ints, Bools]]:
-    """The stages of Held and Karp's recursion over ``n`` stops, from all but one visited to one visited.
+    """Return the index arrays by which ``exact`` computes the best tour of ``n`` stops.
 
-    Per number of visited stops: masks with stop 0 (m,); where in the flat table (2**n, n) the value of going on
-    to each stop stands (m, n); which stops are visited already (m, n).
+    The best paths are computed from longer to shorter sets of visited stops. So the first stage has all stops but one
+    visited, the last stage has one visited. A stage has three arrays for its ``m`` bit masks of visited stops; each
+    mask contains stop 0:
+
+    1. the masks: (m,)
+    2. for each mask and next stop, where ``exact`` stores the result after that stop: an index into its table of shape
+       (2**n, n), read as a flat list: (m, n)
+    3. for each mask, which stops are visited already: (m, n)
     """
     visited = np.arange(1 << n)
     count = np.bitwise_count(visited)

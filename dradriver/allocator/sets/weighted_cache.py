@@ -1,4 +1,7 @@
-"""A cache with a limit on the weight of its values. The allocator keeps costly tables in it."""
+"""A cache with a limit on the total weight (such as size) of its values.
+
+The allocator stores costly figures in it.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,17 @@ V = TypeVar("V")
 
 
 class Kept(Generic[K, V]):
-    """A cache: it holds the values used last, up to a weight, and finds older ones while somebody else holds them.
+    """A cache that holds the values that were used last, up to a total weight.
 
-    So what all nodes of a cluster need is there once, however much it is, and what nobody needs any more goes.
+    It also finds older values that some other object still refers to. So values that all nodes of a cluster need exist
+    only once, however large they are. Values that no object needs are freed.
     """
 
     def __init__(self, most: int) -> None:
-        """Keep nothing yet; ``most`` is the weight of all that is kept for nobody."""
+        """Make an empty cache.
+
+        ``most`` is the largest total weight of the values that the cache itself holds.
+        """
         self._most = most
         self._weight = 0
         self._used: OrderedDict[K, tuple[V, int]] = OrderedDict()
@@ -28,13 +35,17 @@ class Kept(Generic[K, V]):
         return key in self._living
 
     def find(self, key: K) -> V | None:
-        """Return the value of a key that the weighted cache keeps; None if it has none."""
+        """Return the value of a key; None if the cache has none."""
         if key in self._used:
             self._used.move_to_end(key)
         return self._living.get(key)
 
     def put(self, key: K, value: V, weight: int) -> V:
-        """Keep a value in the weighted cache and return it; over the limit only another object keeps it."""
+        """Add a value to the cache and return it.
+
+        ``weight`` is, for example, its size. If its weight is above the limit, the cache finds it only as long as
+        another object refers to it.
+        """
         if key in self._used:
             self._weight -= self._used.pop(key)[1]
         self._living[key] = value
@@ -45,7 +56,7 @@ class Kept(Generic[K, V]):
         return value
 
     def clear(self) -> None:
-        """Empty the weighted cache; for measurements."""
+        """Empty the cache; for measurements."""
         self._used.clear()
         self._living.clear()
         self._weight = 0

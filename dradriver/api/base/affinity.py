@@ -1,8 +1,10 @@
-"""Narrowing a gated pod to the nodes it was placed on, and giving a copy its author's affinity back.
+"""Restricts a gated pod to its nodes, and restores the author's affinity in a copy of the pod.
 
-While a pod is gated its required node affinity may only be tightened, and its terms are ORed: a term that is appended
-to others weakens them. So every existing term is tightened; only a pod without any gets terms of ours, one a node,
-because ``matchFields metadata.name`` takes exactly one value.
+The controller calls this when it places a pod, and the webhook when a copy of a placed pod is created.
+
+Kubernetes allows only to tighten the required node affinity of a gated pod. The terms of an affinity are ORed, so an
+additional term would loosen it. So the driver tightens every existing term. Only a pod without terms gets new terms,
+one for each node, because ``matchFields metadata.name`` takes exactly one value.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _LONGEST: Final = 1 << 18  # characters of a note; no annotation is longer
 
 
 def required(pod: Pod) -> NodeSelector | None:
-    """Return a pod's required node affinity; None if any node will do."""
+    """Return the node affinity that a pod requires; None if the pod may run on any node."""
     if pod.spec.affinity is None or pod.spec.affinity.node_affinity is None:
         return None
     selector = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
@@ -32,7 +34,7 @@ def required(pod: Pod) -> NodeSelector | None:
 
 
 def anywhere(pod: Pod) -> Pod:
-    """Return a pod without its required node affinity."""
+    """Return a copy of a pod without its required node affinity, as if any node were allowed."""
     if required(pod) is None or pod.spec.affinity is None:
         return pod
     rest = msgspec.structs.replace(pod.spec.affinity, node_affinity=None)
@@ -77,27 +79,30 @@ def narrow(pod: Pod, hostnames: Mapping[str, str], patch: Patch) -> None:
 
 
 def is_narrowed(annotations: Mapping[str, str], selector: NodeSelector | None) -> bool:
-    """Return whether the controller has narrowed a pod's node affinity to some nodes.
+    """Return whether the controller has restricted a pod's node affinity to some nodes.
 
     Args:
-        annotations: The pod's.
-        selector: The pod's required node affinity.
+        annotations: The pod's annotations.
+        selector: The pod's required node affinity; None without one.
     """
     return names.AFFINITY in annotations or (names.ALLOCATED in annotations and _has_only_names(selector))
 
 
 def authors(annotations: Mapping[str, str]) -> NodeSelector | None:
-    """Return the required node affinity that the author of a narrowed pod wrote; None without one.
+    """Return the node affinity that the author of a restricted pod wrote; None if the author wrote none.
 
     Raises:
-        WordError: The note was changed into something that is none.
+        WordError: The annotation that stores the author's affinity was changed, and is not a node selector any more.
     """
     text = annotations.get(names.AFFINITY)
     return None if text is None else read_note(text)
 
 
 def _has_only_names(selector: NodeSelector | None) -> bool:
-    """Return whether each term is one that ``narrow`` gives to a pod without terms of its own."""
+    """Return whether each term of a selector has only one node name.
+
+    ``narrow`` writes such terms for a pod whose author wrote no required node affinity.
+    """
     if selector is None or not selector.node_selector_terms:
         return False
     return all(
@@ -108,23 +113,32 @@ def _has_only_names(selector: NodeSelector | None) -> bool:
 
 
 def note(pod: Pod) -> str | None:
-    """Return the required affinity of the pod's author as the text of the ``affinity`` note; None without one."""
+    """Return the author's node affinity as text for the annotation ``names.AFFINITY``.
+
+    The annotation keeps the author's affinity while the controller restricts the pod. So the pod must not be restricted
+    yet. None if the pod has no affinity.
+    """
     selector = required(pod)
     return None if selector is None else msgspec.json.encode(selector).decode()
 
 
 def read_note(text: str) -> NodeSelector | None:
-    """Return the required affinity of the pod's author from the text of the note; None where there was none.
+    """Return the author's node affinity from the text that ``note`` wrote.
+
+    None if the text is the JSON ``null``: the author wrote no affinity.
 
     Raises:
-        WordError: The note was changed into something that is none.
+        WordError: The text was changed and is not a node selector any more.
     """
     if len(text) > _LONGEST:
-        raise WordError(f"{names.AFFINITY}: {len(text)} characters; remove this annotation")
+        raise WordError(
+            f"{names.AFFINITY}: the annotation has {len(text)} characters, and at most {_LONGEST} are allowed. Remove "
+            f"it."
+        )
     try:
         return msgspec.json.decode(text, type=NodeSelector | None)
     except (ValueError, RecursionError) as error:
-        raise WordError(f"{names.AFFINITY}: {error}; remove this annotation") from None
+        raise WordError(f"{names.AFFINITY}: the annotation is not valid: {error}. Remove it.") from None
 
 
 def plain(selector: NodeSelector) -> dict[str, Any]:
@@ -150,13 +164,13 @@ def plain(selector: NodeSelector) -> dict[str, Any]:
 def put_required(
     patch: Patch, affinity: Mapping[str, Any] | None, node_affinity: Mapping[str, Any] | None, value: Any
 ) -> None:
-    """Add to a patch what replaces a pod's required node affinity.
+    """Add to a patch the operations that replace a pod's required node affinity.
 
     Args:
         patch: The patch of the pod.
         affinity: The members of the pod's ``spec.affinity``; None without one.
         node_affinity: The members of its ``nodeAffinity``; None without one.
-        value: The selector as JSON; None takes it away, and with it what would be left empty.
+        value: The new selector as JSON. None removes the selector, and the parent fields that would be empty then.
     """
     full_path = (*_NODE_AFFINITY_PATH, REQUIRED)
     # A JSON Patch can only add below parents that exist: add at the first one that is missing, with the others inside.

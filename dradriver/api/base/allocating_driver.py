@@ -1,8 +1,9 @@
-"""Which DRA driver allocates the GPUs: what tells its slices, claims and pins from another driver's.
+"""Which DRA driver allocates the GPUs, and the names in its slices and claims.
 
-That is one fact of a process, said by its option ``--allocating-driver``: who needs it asks ``current_ledger``. It is
-kept in a context variable, so tasks have what was bound where they were created; threads that ``asyncio.to_thread`` did
-not start begin with this driver's own.
+Each process has one allocating driver, from the option ``--allocating-driver``: this project's driver by default, or
+NVIDIA's or AMD's. Code gets the driver from ``current_ledger``. The driver is kept in a context variable
+(``contextvars``). A task has the driver that was bound when the task was created. A new thread has the default, unless
+``asyncio.to_thread`` started the thread.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ _VENDOR_OF: Final = MappingProxyType({vendor.device_class: vendor.word for vendo
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """One driver's books.
+    """The driver that allocates the GPUs, with its names in slices, claims and attributes.
 
     Attributes:
         driver: The driver's name, in slices and in allocations.
-        device_class: The DeviceClass that whole GPUs are asked for by.
+        device_class: The DeviceClass of whole GPUs.
         attribute_domain: The domain of the driver's own attributes.
-        identity: The attribute that tells a GPU from all others of its node, with its domain: of the uuid, or of the
-            address on the PCI bus.
-        gpu_type: What the attribute ``type`` says of a whole GPU.
-        config_kind: The kind of the driver's own configuration that is for whole GPUs.
-        vendor: The GPUs' vendor (``topology.vendors``); empty if each pod names it.
+        identity: The full name of the attribute that identifies a GPU on its node: the uuid, or the PCI address.
+        gpu_type: The value of the attribute ``type`` for a whole GPU.
+        config_kind: The kind of the driver's own configuration for whole GPUs.
+        vendor: The vendor of the GPUs (``topology.vendors``). Empty if the driver supports several vendors, so that
+            each pod names one.
     """
 
     driver: str
@@ -45,22 +46,25 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     vendor: str = ""
 
     def class_of(self, vendor: str) -> str:
-        """Return the DeviceClass by which the allocating driver's claims request a vendor's whole GPUs."""
+        """Return the DeviceClass for the whole GPUs of a vendor, which claims name.
+
+        If the allocating driver supports only one vendor, the argument is ignored.
+        """
         return self.device_class if self.vendor else VENDORS[vendor].device_class
 
     @property
     def vendor_of(self) -> Mapping[str, str]:
-        """Return whose whole GPUs a DeviceClass of the allocating driver is for."""
+        """Return the GPU vendor by DeviceClass, for the classes of whole GPUs of the allocating driver."""
         return {self.device_class: self.vendor} if self.vendor else _VENDOR_OF
 
     @property
     def by_address(self) -> bool:
-        """Return whether the allocating driver's GPUs have no uuids and are identified by PCI address."""
+        """Return whether the allocating driver identifies GPUs by PCI address, because it publishes no uuids."""
         return self.identity == names.PCI_BUS_ID
 
     @property
     def identity_key(self) -> str:
-        """Return the identity attribute as the allocating driver's slices have it: without the driver's own domain."""
+        """Return the name of the attribute that identifies a GPU, without the driver's own domain."""
         return self.identity.removeprefix(f"{self.driver}/")
 
 
@@ -112,18 +116,28 @@ _CURRENT: Final = ContextVar("ledger", default=OURS)
 
 
 def current_ledger() -> Ledger:
-    """Return the driver that allocates GPUs in this process: this driver if none was bound."""
+    """Return the driver that allocates GPUs in this process; this project's driver if none was bound."""
     return _CURRENT.get()
 
 
 def bind(ledger: Ledger) -> None:
-    """Set the driver that allocates GPUs in this process, also in tasks that are created later."""
+    """Set the driver that allocates GPUs, for the current task and all tasks that it creates later.
+
+    Args:
+        ledger: The driver.
+    """
     _CURRENT.set(ledger)
 
 
 @contextlib.contextmanager
 def bound(ledger: Ledger) -> Iterator[None]:
-    """Set the driver that allocates GPUs for the length of the block, and in tasks that are created in it."""
+    """Set the driver that allocates GPUs while the body of ``with`` runs.
+
+    Tasks that are created in the body have it, too.
+
+    Args:
+        ledger: The driver.
+    """
     token = _CURRENT.set(ledger)
     try:
         yield

@@ -1,4 +1,7 @@
-"""The parts of ResourceSlices and ResourceClaims that decisions are made from. As in ``objects``."""
+"""The fields of ResourceSlices and ResourceClaims that the driver reads.
+
+As the structs of ``objects``, they have only the fields that are used. Never send one of them back as an update.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,11 @@ from dradriver.api.base.pods import NodeSelector
 
 
 class Pool(Part, frozen=True):
-    """A slice's place in its pool; consumers use only the highest generation, once all its slices are there."""
+    """The pool of a slice, with its generation and the number of slices.
+
+    A driver raises the generation when it publishes a pool again. Consumers use only the highest generation, and only
+    when all its slices exist.
+    """
 
     name: str = ""
     generation: int = 0
@@ -20,7 +27,7 @@ class Pool(Part, frozen=True):
 
 
 class Device(Part, frozen=True):
-    """A device: attributes stay as the API writes them, ``{"uuid": {"string": "…"}}``."""
+    """A device of a slice. Each attribute keeps the API's form, with its type: ``{"uuid": {"string": "…"}}``."""
 
     name: str = ""
     attributes: dict[str, dict[str, Any]] = {}
@@ -31,22 +38,25 @@ class Device(Part, frozen=True):
 
     @property
     def blocked(self) -> bool:
-        """Return whether a taint keeps new claims off a DRA device."""
+        """Return whether a taint of a DRA device keeps new claims from the device.
+
+        The effects NoSchedule and NoExecute do.
+        """
         return any(taint.blocks for taint in self.taints)
 
     def text(self, attribute: str) -> str:
-        """Return a DRA device's attribute that is text; empty if it is missing, or something else."""
+        """Return a DRA device's string attribute; empty if missing or of another type."""
         text = self.attributes.get(attribute, {}).get("string", "")
         return text if isinstance(text, str) else ""
 
     def number(self, attribute: str) -> int | None:
-        """Return a DRA device's attribute that is a number; None if it is missing, or something else."""
+        """Return a DRA device's integer attribute; None if missing or of another type."""
         number = self.attributes.get(attribute, {}).get("int")
         return number if isinstance(number, int) else None
 
 
 class SliceSpec(Part, frozen=True):
-    """A slice's content."""
+    """The spec of a ResourceSlice."""
 
     driver: str = ""
     node_name: str = ""
@@ -55,7 +65,7 @@ class SliceSpec(Part, frozen=True):
 
 
 class ResourceSlice(Part, frozen=True):
-    """A part of a node's pool of devices."""
+    """A ResourceSlice: some devices of a node's pool."""
 
     metadata: Metadata
     spec: SliceSpec = SliceSpec()
@@ -69,7 +79,10 @@ class Opaque(Part, frozen=True):
 
 
 class DeviceConfig(Part, frozen=True):
-    """One configuration of an allocation and the requests it is for (none: all)."""
+    """One configuration of an allocation, and the names of the requests that it applies to.
+
+    Without names it applies to all requests.
+    """
 
     source: str = ""
     requests: list[str] = []
@@ -77,7 +90,10 @@ class DeviceConfig(Part, frozen=True):
 
 
 class AllocationResult(Part, frozen=True):
-    """One allocated device. ``request`` is ``main`` or ``main/sub``."""
+    """One allocated device.
+
+    ``request`` is the name of the claim's request. For a request with alternatives it is ``request/alternative``.
+    """
 
     request: str = ""
     driver: str = ""
@@ -89,14 +105,14 @@ class AllocationResult(Part, frozen=True):
 
 
 class DeviceAllocation(Part, frozen=True):
-    """All devices of a claim."""
+    """The allocated devices of a claim, and their configuration."""
 
     results: list[AllocationResult] = []
     config: list[DeviceConfig] = []
 
 
 class Allocation(Part, frozen=True):
-    """What the scheduler gave a claim."""
+    """The allocation in a claim's status, which the scheduler writes."""
 
     devices: DeviceAllocation = DeviceAllocation()
     allocation_timestamp: str = ""
@@ -112,13 +128,16 @@ class Consumer(Part, frozen=True):
 
 
 class DeviceCondition(Condition, frozen=True):
-    """One condition of an allocated device, and since when it is what it is."""
+    """One condition of an allocated device, with the time of its last change."""
 
     last_transition_time: str | None = None
 
 
 class DeviceStatus(Part, frozen=True):
-    """What the driver said of an allocated device; ``data`` is any JSON, by whoever may write claims' status."""
+    """The status of an allocated device in a claim.
+
+    ``data`` can be any JSON: everyone who may write the status of claims can write it.
+    """
 
     driver: str = ""
     pool: str = ""
@@ -129,7 +148,7 @@ class DeviceStatus(Part, frozen=True):
 
 
 class ClaimStatus(Part, frozen=True):
-    """Where a claim's life stands."""
+    """The status of a claim: its allocation, the pods that use it, and the status of its devices."""
 
     allocation: Allocation | None = None
     reserved_for: list[Consumer] = []
@@ -137,19 +156,25 @@ class ClaimStatus(Part, frozen=True):
 
 
 class ResourceClaim(Part, frozen=True):
-    """A claim, without its spec: what was allocated is what counts."""
+    """A ResourceClaim's metadata and status. Its spec, with the requests, is not read.
+
+    The driver counts the devices that were allocated, and not those that were requested.
+    """
 
     metadata: Metadata
     status: ClaimStatus = ClaimStatus()
 
     @property
     def results(self) -> list[AllocationResult]:
-        """Return the allocation results of a DRA claim that are GPUs or parts of them; empty if not allocated."""
+        """Return the devices that were allocated to a claim; empty if the claim is not allocated."""
         if self.status.allocation is None:
             return []
         ours = (result for result in self.status.allocation.devices.results if result.driver == names.DRIVER)
         return [result for result in ours if not names.is_seat(result.driver, result.pool)]
 
     def owned_by(self, pod_uid: str) -> bool:
-        """Return whether the pod of this uid controls the DRA claim: another claim may have its name."""
+        """Return whether the claim's controlling owner is the pod with this uid.
+
+        The pod's name is not enough, because another pod can have had the same name.
+        """
         return any(owner.uid == pod_uid and owner.controller for owner in self.metadata.owner_references)

@@ -1,15 +1,18 @@
-"""Errors about words: annotations, opaque configuration, quantities."""
+"""Errors about text in objects: annotations, opaque configuration, quantities."""
 
 from dradriver.errors import DriverError
 from dradriver.reason import Cause, Reason
 
 
 class WordError(DriverError):
-    """A word in an object is unknown, malformed or contradicts another; the message names it and what is allowed."""
+    """A value in an object is unknown, malformed or contradicts another value.
+
+    The message names the value, and the values that are allowed.
+    """
 
     reason = "BadRequest"
 
     @property
     def why(self) -> Reason:
-        """Return the message of an error about a word as the reason why a pod waits."""
+        """Return the message of the error as the reason why a pod waits."""
         return Reason(Cause.POD, str(self))

@@ -1,9 +1,12 @@
-"""The gang barrier device (seat): it gives nothing, and keeps a gang member's pod from being bound.
+"""The gang barrier device (``seat``): a device without hardware that keeps the pod of a gang from being bound.
 
-It is one device for all nodes and all claims. The scheduler allocates it with the claim's GPUs and then waits: the pod
-keeps its GPUs, its CPU and its node, and is bound once the claim's status says ``GO`` of the seat (KEP-5007,
-``bindingConditions``; KEP-5075, a device that claims share). Servers before 1.36 drop these fields without a word.
-An agent that does not know seats refuses to prepare such a claim: one that does says so on its node's devices.
+The whole cluster has one such device, which all claims share. The scheduler allocates it together with the claim's GPUs
+and then waits. Meanwhile the pod keeps its GPUs, its CPU and its node. The scheduler binds the pod when the claim's
+status has the condition ``GO`` for the barrier device (KEP-5007, ``bindingConditions``; KEP-5075, a device that claims
+share). API servers before 1.36 drop these fields silently.
+
+A node agent of a release without gang barriers refuses to prepare claims with this device. So each node agent that
+supports them publishes that on the devices of its node.
 """
 
 from __future__ import annotations
@@ -33,16 +36,20 @@ a rollback, writes its devices anew, where an annotation would stay."""
 
 
 def known(device: Device) -> bool:
-    """Return whether the agent that published a device prepares claims with gang barrier devices."""
+    """Return whether the node agent that published a device can prepare claims with gang barrier devices.
+
+    Node agents of older releases cannot, so gangs with a barrier must avoid their nodes.
+    """
     return device.attributes.get("seats", {}).get("bool") is True
 
 
 class Seat(msgspec.Struct, frozen=True, gc=False):
-    """A seat that a claim was allocated.
+    """A claim's gang barrier device, which keeps the pod unbound until its gang starts.
 
     Attributes:
-        share_id: Which share of the one device.
-        told: The conditions that were written of it: ``GO``, ``OFF``.
+        share_id: The identifier of the claim's share of the device, because all claims share one device.
+        told: The conditions that are true for the device in the claim's status. ``GO`` lets the scheduler bind the pod,
+            ``OFF`` makes the scheduler release the pod's node.
     """
 
     share_id: str
@@ -50,7 +57,10 @@ class Seat(msgspec.Struct, frozen=True, gc=False):
 
 
 def of(claim: ResourceClaim) -> Seat | None:
-    """Return the gang barrier device that a claim was allocated; None if it has none."""
+    """Return the gang barrier device that was allocated to a claim; None if it has none.
+
+    The device keeps the claim's pod unbound until its gang starts.
+    """
     if claim.status.allocation is None:
         return None
     results = (r for r in claim.status.allocation.devices.results if names.is_seat(r.driver, r.pool))
@@ -65,10 +75,14 @@ _ABLE: Final = {"allowMultipleAllocations": True, "bindingConditions": [GO], "bi
 
 
 def resource_slice(class_uid: str = "") -> dict[str, Any]:
-    """Return the one slice that has the gang barrier device, which no node owns.
+    """Return the ResourceSlice that has the gang barrier device; no node owns the slice.
+
+    The cluster has one such device, and all claims of gangs share it. It keeps their pods unbound until the gang
+    starts.
 
     Args:
-        class_uid: The uid of the DeviceClass of seats, with which the slice goes; empty for one that stays.
+        class_uid: The uid of the DeviceClass of gang barriers, which owns the slice: Kubernetes deletes both together.
+            Empty for a slice without an owner.
     """
     owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": CLASS, "uid": class_uid}
     return {
@@ -85,21 +99,39 @@ def resource_slice(class_uid: str = "") -> dict[str, Any]:
 
 
 def dropped(stored: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return which fields that a gang barrier device needs are missing in the slice that a server stored."""
+    """Return the fields of the gang barrier device that the API server dropped; empty if it kept all.
+
+    Args:
+        stored: The slice that the server stored.
+    """
     devices = stored["spec"].get("devices") or [{}]
     return tuple(field for field in _ABLE if not devices[0].get(field))
 
 
 def request(beside: Container[str] = ()) -> dict[str, Any]:
-    """Return a claim's request for a gang barrier device, with a name that none of its other requests has."""
+    """Return the request that adds a gang barrier device to a claim.
+
+    The device keeps the claim's pod unbound until its gang starts.
+
+    Args:
+        beside: The names of the claim's other requests. The new request gets another name.
+    """
     name = next(name for n in itertools.count(1) if (name := DEVICE if n == 1 else f"{DEVICE}-{n}") not in beside)
     return {"name": name, "exactly": {"deviceClassName": CLASS, "allocationMode": "ExactCount", "count": 1}}
 
 
 def status(metadata: Metadata, seat: Seat, condition: str, *, now: datetime.datetime) -> dict[str, Any]:
-    """Return the claim status by which the gang barrier lets a pod be bound (``GO``), or takes its place (``OFF``).
+    """Return a claim's status with one condition, ``GO`` or ``OFF``, for its gang barrier device.
 
-    To be applied with a field manager of its own: the node agent applies entries of its devices to the same list.
+    ``GO`` lets the scheduler bind the pod. ``OFF`` makes the scheduler release the node and devices of the pod. The
+    caller applies the status with a separate field manager, because the node agent applies entries for its own devices
+    to the same list.
+
+    Args:
+        metadata: The claim's metadata.
+        seat: The claim's gang barrier device.
+        condition: ``GO`` or ``OFF``.
+        now: The time of the change, UTC.
     """
     met = {
         "type": condition,

@@ -1,4 +1,4 @@
-"""JSON Patches (RFC 6902): the one builder of them."""
+"""Builds JSON Patches (RFC 6902). All parts of the driver use this builder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def pointer(*path: str | int) -> str:
 
 
 class Patch:
-    """A JSON Patch in the making; every method returns the patch, so that calls chain.
+    """Builds a JSON Patch. Every method returns the patch, so calls can be chained.
 
     ``Patch().test("metadata", "resourceVersion", value="7").remove("spec", "schedulingGates", 0)``. The segment ``-``
     appends to a list.
@@ -26,9 +26,9 @@ class Patch:
         return len(self.ops)
 
     def add(self, *path: str | int, value: Any) -> Self:
-        """Add to a JSON Patch the operation that adds a member or list element, or replaces a member.
+        """Append the operation ``add``: set a member of an object, or insert an element into a list.
 
-        Its parent must exist.
+        An existing member is replaced. The object or list that gets the value must exist.
         """
         self.ops.append({"op": "add", "path": pointer(*path), "value": value})
         return self
@@ -44,14 +44,17 @@ class Patch:
         return self
 
     def move(self, *path: str | int, to: int) -> Self:
-        """Add to a JSON Patch the operation that moves an element of a list to another index.
+        """Append the operation that moves a list element, given by its path, to another index.
 
-        The index is counted once the element has been taken out.
+        ``to`` is the new index, counted after the element was removed from its old position.
         """
         self.ops.append({"op": "move", "from": pointer(*path), "path": pointer(*path[:-1], to)})
         return self
 
     def test(self, *path: str | int, value: Any) -> Self:
-        """Add to a JSON Patch the test that lets all of it fail (422 Invalid) unless the value is this one."""
+        """Add to a JSON Patch a test: the whole patch fails unless the value is ``value``.
+
+        The API server then answers 422 Invalid.
+        """
         self.ops.append({"op": "test", "path": pointer(*path), "value": value})
         return self

@@ -1,4 +1,4 @@
-"""Every name that stands in a Kubernetes object: the project's public vocabulary."""
+"""Every name that the driver writes into Kubernetes objects or reads from them: the project's public vocabulary."""
 
 from __future__ import annotations
 
@@ -140,10 +140,17 @@ CONFIG_KIND: Final = "ClaimConfig"
 
 
 def is_ours(key: str) -> bool:
-    """Return whether an annotation's name has one of this driver's prefixes, known or not."""
+    """Return whether an annotation's name begins with a prefix of this driver.
+
+    An unknown name with a prefix of the driver, such as a misspelled one, also counts.
+    """
     return key.startswith((PREFIX, ALIAS_PREFIX))
 
 
 def is_seat(driver: str, pool: str) -> bool:
-    """Return whether a device's driver and pool have the names of the gang barrier device, which is no GPU."""
+    """Return whether a device's driver and pool are those of the gang barrier device.
+
+    This device has no hardware: it only keeps the pods of a gang unbound until all can start. Callers that count GPUs
+    must skip it.
+    """
     return (driver, pool) == (DRIVER, SEAT_POOL)

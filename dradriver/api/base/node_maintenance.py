@@ -1,4 +1,4 @@
-"""How long a node stays: when it goes for maintenance, and whether its provider may take it away at any time."""
+"""When a node goes down for maintenance, and whether its provider can take it away at any time (spot)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ SPOT_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def goes_at(node: Node) -> float:
-    """Return when a node goes for maintenance, seconds since the epoch; ``STAYS`` where nothing says that it goes.
+    """Return when a node goes down for maintenance, in seconds since the epoch.
 
-    Of several times the first counts. One that cannot be read is no reason to go on as if nothing was said: such a node
-    goes ``AT_ONCE``, and takes nobody.
+    Without maintenance, this returns ``STAYS``, which is infinity. If a node has several times, the earliest counts. If
+    a time cannot be read, this returns ``AT_ONCE``, which is 0: the driver assumes the worst and places no pod on the
+    node.
     """
     return min(map(_time, _said(node)), default=STAYS)
 

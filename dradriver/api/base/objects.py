@@ -1,7 +1,7 @@
-"""What Kubernetes objects have in common, as decisions need it, and nodes.
+"""The common fields of Kubernetes objects that the driver reads, and the fields of nodes.
 
-The structs name only the fields used: msgspec skips the others, which is what makes a list of 5,000 pods cost
-milliseconds. Never send one of these back as an update: fields it does not name would be lost. Patch instead.
+The structs have only the fields that are used. msgspec skips all others, so a list of 5,000 pods costs milliseconds.
+Never send one of these structs back as an update: fields that it does not have would be lost. Send a patch instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ _LONGEST_TIME: Final = len("2026-01-02T03:04:05.123456+00:00")
 
 
 class Part(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
-    """An object, or a part of one, as Kubernetes writes its fields."""
+    """Base class of the structs for Kubernetes objects and their parts.
+
+    Field names are written as in Kubernetes (camel case).
+    """
 
 
 class OwnerReference(Part, frozen=True):
@@ -29,7 +32,7 @@ class OwnerReference(Part, frozen=True):
 
 
 class Metadata(Part, frozen=True):
-    """The fields of every object's metadata that are read anywhere."""
+    """The fields of metadata that the driver reads, of any object."""
 
     name: str = ""
     namespace: str = ""
@@ -43,9 +46,9 @@ class Metadata(Part, frozen=True):
 
     @property
     def bare(self) -> Metadata:
-        """Return an object's metadata without labels, annotations and owners.
+        """Return a copy of an object's metadata without labels, annotations and owners, to save memory.
 
-        Of foreign objects these can be 512 KiB.
+        In objects of other programs these fields can have 512 KiB.
         """
         return msgspec.structs.replace(self, labels={}, annotations={}, owner_references=[])
 
@@ -72,6 +75,15 @@ class Taint(Part, frozen=True):
     value: str = ""
     effect: str = ""
 
+    def __str__(self) -> str:
+        """Return the taint as kubectl writes it: ``key=value:effect``."""
+        return f"{self.named}:{self.effect}"
+
+    @property
+    def named(self) -> str:
+        """Return the taint without its effect, as ``key=value``, or as ``key`` if it has no value."""
+        return f"{self.key}{'=' if self.value else ''}{self.value}"
+
     @property
     def blocks(self) -> bool:
         """Return whether a taint of a Kubernetes object keeps away pods that do not tolerate it."""
@@ -79,20 +91,20 @@ class Taint(Part, frozen=True):
 
 
 class NodeSpec(Part, frozen=True):
-    """What keeps pods off a node."""
+    """The fields of a node's spec that keep pods away from the node."""
 
     unschedulable: bool = False
     taints: list[Taint] = []
 
 
 class NodeInfo(Part, frozen=True):
-    """What the kubelet says of its software: ``containerd://2.1.4``."""
+    """The software versions that the kubelet reports, such as ``containerd://2.1.4``."""
 
     container_runtime_version: str = ""
 
 
 class NodeStatus(Part, frozen=True):
-    """What a node has to give, and what runs there; quantities are text."""
+    """The resources of a node, its conditions and its software; quantities are text."""
 
     allocatable: dict[str, str] = {}
     conditions: list[Condition] = []
@@ -108,7 +120,10 @@ class Node(Part, frozen=True):
 
 
 def seconds(text: str | None) -> float | None:
-    """Return a time in a Kubernetes object as seconds since the epoch; None for anything else."""
+    """Return a Kubernetes time such as ``2026-01-31T12:00:00Z`` as seconds since the epoch.
+
+    None for any other text, and for None.
+    """
     if not text or len(text) > _LONGEST_TIME:
         return None
     try:

@@ -1,7 +1,8 @@
-"""Schedulers that choose GPUs by themselves, by the names that they have unless somebody configures another.
+"""Schedulers that choose GPUs by themselves, by the default ``schedulerName`` of each product.
 
-The webhook and ``gputopo lint`` warn of their pods, and admission refuses gangs of those that start gangs by
-themselves. A pod whose scheduler allocates ResourceClaims can get its GPUs all the same, so none is refused for that.
+The webhook and ``gputopo lint`` warn about pods with one of these schedulers. Admission refuses gangs of pods whose
+scheduler starts gangs by itself. Other pods are not refused, because a scheduler that allocates ResourceClaims can
+still give them their GPUs.
 
 Sources: volcano-sh/volcano, cmd/scheduler/app/options/options.go (``defaultSchedulerName``; its plugin ``predicates``
 has ``DynamicResourceAllocationEnable``, off by default); kai-scheduler/KAI-Scheduler, ``schedulerName`` of its Config;
@@ -21,8 +22,8 @@ class OtherScheduler(msgspec.Struct, frozen=True):
     """A scheduler that chooses GPUs by itself.
 
     Attributes:
-        product: What people call it.
-        has_gangs: Whether it starts the pods of a job together by itself.
+        product: The product's name.
+        has_gangs: Whether the scheduler starts the pods of a job together by itself.
     """
 
     product: str
@@ -39,23 +40,26 @@ TABLE: Final[Mapping[str, OtherScheduler]] = {
 
 
 def warning(scheduler: str) -> str:
-    """Return the warning of a pod with this ``spec.schedulerName``; empty for any other scheduler."""
+    """Return the warning for a pod with the ``schedulerName`` ``scheduler``; empty without one.
+
+    Only the names of the schedulers in this module get a warning: they choose GPUs by themselves.
+    """
     other = TABLE.get(scheduler)
     if other is None:
         return ""
     return (
-        f"spec.schedulerName: {scheduler}: this driver does not place pods of {other.product}, which chooses GPUs by "
-        f"itself. The pod gets none unless {other.product} allocates ResourceClaims: remove schedulerName, and "
-        f"kube-scheduler does"
+        f"spec.schedulerName: {scheduler}: {other.product} chooses GPUs by itself, and this driver does not place its "
+        f"pods. The pod gets no GPU unless {other.product} allocates ResourceClaims. Remove schedulerName to use "
+        f"kube-scheduler."
     )
 
 
 def why_no_gang(scheduler: str) -> str:
-    """Return why no gang of the driver's can have pods with this ``spec.schedulerName``; empty if one can."""
+    """Return why pods with this ``spec.schedulerName`` cannot be in a gang; empty if they can."""
     other = TABLE.get(scheduler)
     if other is None or not other.has_gangs:
         return ""
     return (
-        f"spec.schedulerName: {scheduler}: {other.product} starts a job's pods together by itself and knows nothing of "
-        f"the driver's gangs; remove it, or the words about gangs"
+        f"{other.product} (spec.schedulerName: {scheduler}) starts the pods of a job together by itself and does not "
+        f"read the driver's gangs. Remove schedulerName, or remove the gang annotations."
     )

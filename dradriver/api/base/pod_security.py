@@ -10,16 +10,23 @@ _FORBIDDING: Final = ("baseline", "restricted")
 
 
 def forbidding_level(labels: Mapping[str, str]) -> str:
-    """Return the standard that a namespace with these labels enforces, if it forbids the node agent; else empty."""
+    """Return the Pod Security Standard that forbids the node agent; empty if none does.
+
+    Args:
+        labels: The labels of the namespace.
+    """
     level = labels.get(ENFORCE, "")
     return level if level in _FORBIDDING else ""
 
 
 def problem(namespace: str, level: str) -> str:
-    """Return what is wrong in a namespace that enforces such a standard."""
+    """Return the message about a namespace whose Pod Security Standard forbids the node agent.
+
+    ``level`` is this standard, as ``forbidding_level`` returns it.
+    """
     return (
-        f'namespace {namespace} enforces the Pod Security Standard "{level}". It forbids the node agent, whose '
-        "container is privileged: no new agent is created, and nodes without one have no GPUs"
+        f'namespace {namespace} enforces the Pod Security Standard "{level}", which forbids the privileged container '
+        "of the node agent. Kubernetes creates no new node agent there, and a node without one has no GPUs for pods"
     )
 
 

@@ -1,4 +1,7 @@
-"""The parts of pods that decisions are made from. As in ``objects``."""
+"""The fields of pods that the driver reads.
+
+As the structs of ``objects``, they have only the fields that are used. Never send one of them back as an update.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,20 @@ class Gate(Part, frozen=True):
 
 
 class ResourceRequirements(Part, frozen=True):
-    """What a container asks for; quantities are text."""
+    """The resource requests and limits of a container; quantities are text."""
 
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
 
 
 class EnvVar(Part, frozen=True):
-    """One of a container's own environment variables; its value is not read."""
+    """An environment variable in a container's ``env``; its value is not read."""
 
     name: str = ""
 
 
 class ContainerPort(Part, frozen=True):
-    """One port of a container; ``host_port`` is 0 if it is none of the host."""
+    """One port of a container; ``host_port`` is 0 if it uses no host port."""
 
     host_port: int = 0
     protocol: str = "TCP"
@@ -77,33 +80,33 @@ class NodeRequirement(Part, frozen=True):
 
 
 class NodeSelectorTerm(Part, frozen=True):
-    """Expressions that must all hold."""
+    """Expressions of a node selector that must all be true."""
 
     match_expressions: list[NodeRequirement] = []
     match_fields: list[NodeRequirement] = []
 
 
 class NodeSelector(Part, frozen=True):
-    """Terms of which one must hold."""
+    """Terms of a node selector; a node must match at least one of them."""
 
     node_selector_terms: list[NodeSelectorTerm] = []
 
 
 class NodeAffinity(Part, frozen=True):
-    """Only what is required: preferences do not restrict."""
+    """The required part of a node affinity; preferences do not restrict placement."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
 
 
 class LabelSelector(Part, frozen=True):
-    """Which objects a rule is about, by their labels; an empty one chooses all."""
+    """A selector of objects by their labels; an empty selector selects all objects."""
 
     match_labels: dict[str, str] = {}
     match_expressions: list[NodeRequirement] = []
 
 
 class PodAffinityTerm(Part, frozen=True):
-    """Pods in places of one kind: on one node, in one zone."""
+    """A term of a pod affinity: which other pods count, and the topology key, such as node or zone."""
 
     topology_key: str = ""
     label_selector: LabelSelector | None = None
@@ -112,7 +115,7 @@ class PodAffinityTerm(Part, frozen=True):
 
 
 class PodAffinity(Part, frozen=True):
-    """Pod affinity, or pod anti-affinity: only what is required."""
+    """The required part of a pod affinity or of a pod anti-affinity."""
 
     required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
 
@@ -126,7 +129,7 @@ class Affinity(Part, frozen=True):
 
 
 class TopologySpread(Part, frozen=True):
-    """How evenly a pod and others are to be spread over places of one kind."""
+    """A topology spread constraint: how evenly pods are spread over nodes or zones."""
 
     max_skew: int = 1
     topology_key: str = ""
@@ -139,17 +142,17 @@ class TopologySpread(Part, frozen=True):
 
 
 class VolumeClaimName(Part, frozen=True):
-    """Which PersistentVolumeClaim of its namespace a volume is."""
+    """The reference of a volume to a PersistentVolumeClaim in the pod's namespace."""
 
     claim_name: str = ""
 
 
 class EphemeralVolume(Part, frozen=True):
-    """A volume with a claim of the pod's own, which Kubernetes makes and names after both."""
+    """A volume with a generated PersistentVolumeClaim, which Kubernetes names after the pod and the volume."""
 
 
 class Volume(Part, frozen=True):
-    """One volume of a pod, of the kinds that can be on some nodes only."""
+    """A volume of a pod, of the types that can restrict the pod to some nodes."""
 
     name: str = ""
     persistent_volume_claim: VolumeClaimName | None = None
@@ -157,20 +160,23 @@ class Volume(Part, frozen=True):
 
 
 class ResourceClaimStatus(Part, frozen=True):
-    """Which ResourceClaim Kubernetes made for an entry of a pod's ``spec.resourceClaims`` from a template."""
+    """The ResourceClaim that Kubernetes created from a template for an entry of ``spec.resourceClaims``."""
 
     name: str = ""
     resource_claim_name: str | None = None
 
 
 class SchedulingGroup(Part, frozen=True):
-    """Which PodGroup a pod is of (KEP-4671); its API server keeps that from 1.36 on, where a gate is on."""
+    """The PodGroup of a pod (KEP-4671).
+
+    API servers keep the field from Kubernetes 1.36 on, if its feature gate is on.
+    """
 
     pod_group_name: str = ""
 
 
 class PodSpec(Part, frozen=True):
-    """What placement needs of a pod's spec."""
+    """The fields of a pod's spec that placement needs."""
 
     node_name: str = ""
     node_selector: dict[str, str] = {}
@@ -194,7 +200,11 @@ class PodSpec(Part, frozen=True):
 
 
 class ContainerStatus(Part, frozen=True):
-    """What a node has allocated to a container, and what the container has; None where the node does not say."""
+    """The resources of a container that its node reports: allocated, and in use.
+
+    Allocated resources and those in use can differ while the kubelet resizes a running container. A field is None if
+    the node does not report it.
+    """
 
     name: str = ""
     allocated_resources: dict[str, str] | None = None
@@ -202,7 +212,7 @@ class ContainerStatus(Part, frozen=True):
 
 
 class PodStatus(Part, frozen=True):
-    """Where a pod's life stands."""
+    """The status of a pod: phase, conditions, containers, resources and claims."""
 
     phase: str = ""
     start_time: str | None = None
@@ -224,7 +234,10 @@ class Pod(Part, frozen=True):
 
     @property
     def finished(self) -> bool:
-        """Return whether the pod's phase is a final one: no container will run again, its claims are free."""
+        """Return whether the pod has a final phase: ``Succeeded`` or ``Failed``.
+
+        No container runs again, and the pod does not use its claims any more.
+        """
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
@@ -234,38 +247,48 @@ class Pod(Part, frozen=True):
 
     @property
     def grace_s(self) -> int:
-        """Return how long the pod's containers may take to end by its spec, seconds."""
+        """Return the termination grace period in the pod's spec, seconds."""
         said = self.spec.termination_grace_period_seconds
         return GRACE_S if said is None else max(said, 0)
 
     @property
     def held(self) -> bool:
-        """Return whether a scheduling gate of another controller is in the pod's spec."""
+        """Return whether the pod has a scheduling gate that is not this driver's.
+
+        Another controller, such as Kueue, must remove that gate first.
+        """
         return any(gate.name != names.GATE for gate in self.spec.scheduling_gates)
 
     @property
     def placed(self) -> bool:
-        """Return whether the pod's label says that the controller chooses its GPUs."""
+        """Return whether the controller chooses this pod's GPUs, by the label that the webhook sets."""
         return self.metadata.labels.get(names.LABEL) == names.LABEL_PLACED
 
     @property
     def static(self) -> bool:
-        """Return whether the pod's label says that the scheduler alone places it, by a template of the controller."""
+        """Return whether only the scheduler chooses this pod's GPUs, by the label value ``static``.
+
+        Kubernetes creates the pod's claim from a template, and this driver's controller creates that template.
+        """
         return self.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
 
     @property
     def refused(self) -> str | None:
-        """Return why the scheduler finds no room for the pod by its status; None where the status does not say so.
+        """Return the scheduler's message that no node has room for this pod; None without one.
 
-        If one pod of a PodGroup finds no room, the scheduler calls all of them unschedulable, and only the message of
-        that pod is about nodes (Kubernetes 1.37.2, schedule_one_podgroup.go).
+        If one pod of a PodGroup finds no room, the scheduler reports all pods of the group as unschedulable. Only the
+        message on the pod that found no room mentions nodes, and only that message is returned (Kubernetes 1.37.2,
+        schedule_one_podgroup.go).
         """
         message = self.unscheduled
         return None if message is None or (self.pod_group and _NO_NODE.match(message) is None) else message
 
     @property
     def unscheduled(self) -> str | None:
-        """Return the scheduler's message that it cannot place the pod, or others of its PodGroup; None without one."""
+        """Return the scheduler's message that it cannot place the pod; None without one.
+
+        The message can be about another pod of the same PodGroup.
+        """
         for condition in self.status.conditions:
             refused = condition.type == "PodScheduled" and condition.status == "False"
             if refused and condition.reason != "SchedulingGated":
@@ -274,7 +297,7 @@ class Pod(Part, frozen=True):
 
     @property
     def preempted(self) -> bool:
-        """Return whether kube-scheduler ends the pod for one of higher priority, by its status."""
+        """Return whether the pod's status says that kube-scheduler preempts it for a higher priority."""
         return any(
             condition.type == "DisruptionTarget" and condition.reason == "PreemptionByScheduler"
             for condition in self.status.conditions
@@ -282,23 +305,29 @@ class Pod(Part, frozen=True):
 
     @property
     def pod_group(self) -> str:
-        """Return the name of the PodGroup by which kube-scheduler places the pod; empty without one."""
+        """Return the name of the pod's PodGroup, which kube-scheduler uses; empty without one."""
         return "" if self.spec.scheduling_group is None else self.spec.scheduling_group.pod_group_name
 
     @property
     def template(self) -> tuple[str, str] | None:
-        """Return the pod's entry of ``spec.resourceClaims`` and the template of its claim; None without a template."""
+        """Return the name of the pod's entry in ``spec.resourceClaims`` and of its claim template.
+
+        None if no entry names a template.
+        """
         entry, slash, name = self.metadata.annotations.get(names.TEMPLATE, "").partition("/")
         return (entry, name) if slash else None
 
     @property
     def gpu_entry(self) -> str:
-        """Return the name of the pod's entry of ``spec.resourceClaims`` that is for its GPUs."""
+        """Return the name of the entry of the pod's ``spec.resourceClaims`` that is for its GPUs.
+
+        This is the entry with a template, or else the entry that the webhook adds.
+        """
         return names.POD_CLAIM if self.template is None else self.template[0]
 
     @property
     def claim_name(self) -> str | None:
-        """Return the name of the claim in the pod's spec that our webhook gave it; None without one."""
+        """Return the claim name that the driver's webhook wrote into the pod's spec; None without one."""
         entry = self.gpu_entry
         for claim in self.spec.resource_claims:
             if claim.name == entry:

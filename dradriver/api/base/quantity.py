@@ -23,17 +23,20 @@ _SUFFIX |= {f"{letter}i": Fraction(1024 ** (power + 1)) for power, letter in enu
 def _parse(text: str) -> Fraction:
     match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        raise WordError(f"{text[:_LONGEST]!r} is no quantity: write a number with an optional suffix, as 500m, 2, 40Gi")
+        raise WordError(
+            f"{text[:_LONGEST]!r} is not a quantity. Write a number with an optional suffix, for example 500m, 2 or "
+            f"40Gi."
+        )
     number, exponent, suffix = match.groups()
     value = Fraction(number if not number.endswith(".") else number[:-1])
     return value * Fraction(10) ** int(exponent[1:]) if exponent else value * _SUFFIX[suffix or ""]
 
 
 def exact(text: str) -> Fraction:
-    """Return a Kubernetes quantity as it is, however small, without rounding.
+    """Return a Kubernetes quantity as an exact fraction, without rounding.
 
     Raises:
-        WordError: The text is no quantity.
+        WordError: The text is not a quantity.
     """
     return _parse(text)
 

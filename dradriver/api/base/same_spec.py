@@ -1,4 +1,4 @@
-"""Whether two specs ask for the same: the server has its own way with quantities and with what is empty."""
+"""Compares what two specs request, although the API server rewrites quantities and drops empty fields."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _NOTHING: Final[tuple[Any, ...]] = (None, {}, [], "")
 
 
 def digest(spec: Any) -> str:
-    """Return a digest that is the same for specs that request the same; empty for one that nests too deeply.
+    """Return a digest by which two specs of claims can be compared; empty if nested too deeply.
 
-    What is empty counts as left out, and an amount of a capacity by its value: the server makes 10Gi of 10240Mi. A
-    default that it fills in counts: only the server knows what that means.
+    Specs that request the same have the same digest. So empty fields count as missing, and amounts of capacity are
+    compared by value: the API server writes 10240Mi as 10Gi. A default that the server adds changes the digest, because
+    only the server knows the meaning of a default.
 
     Args:
         spec: The spec of a template or of a claim, decoded from JSON: dicts, lists, texts and numbers.
@@ -36,7 +37,7 @@ def _plain(value: Any) -> Any:
 
 
 def _amounts(capacity: Any) -> Any:
-    """Return a request's capacity with its amounts as numbers."""
+    """Return the ``capacity`` of a device request with each quantity as a number, for comparison."""
     requests = capacity.get("requests") if isinstance(capacity, dict) else None
     if not isinstance(requests, dict):
         return _plain(capacity)

@@ -1,4 +1,7 @@
-"""The parts of claims of storage, volumes and their classes that say where a pod can run. As in ``objects``."""
+"""The fields of PersistentVolumes, PersistentVolumeClaims and StorageClasses that restrict where a pod can run.
+
+As the structs of ``objects``, they have only the fields that are used. Never send one of them back as an update.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from dradriver.api.base.pods import NodeSelector
 
 
 class VolumeClaimSpec(Part, frozen=True):
-    """Which volume a PersistentVolumeClaim has, and which class makes one."""
+    """The PersistentVolume of a PersistentVolumeClaim, and the StorageClass that creates one."""
 
     volume_name: str = ""
     storage_class_name: str = ""
 
 
 class VolumeClaimStatus(Part, frozen=True):
-    """Whether it has it already: ``Bound``."""
+    """The phase of a PersistentVolumeClaim: ``Bound`` if it has a volume."""
 
     phase: str = ""
 
@@ -28,22 +31,23 @@ class PersistentVolumeClaim(Part, frozen=True):
 
 
 class TopologyRequirement(Part, frozen=True):
-    """A label that a node must have, with one of some values."""
+    """A label that a node must have, with one of several values."""
 
     key: str = ""
     values: list[str] = []
 
 
 class TopologyTerm(Part, frozen=True):
-    """Labels that a node must all have."""
+    """Labels of a node that must all match."""
 
     match_label_expressions: list[TopologyRequirement] = []
 
 
 class StorageClass(Part, frozen=True):
-    """A class of storage: whether its volumes are made at once, or where the first pod is to run.
+    """A StorageClass: its binding mode, and the nodes where its volumes can be.
 
-    Only nodes that match one of the ``allowed_topologies`` can have volumes of the class; all nodes if there are none.
+    By its binding mode, Kubernetes creates a volume at once, or only when a pod that uses it is scheduled. If
+    ``allowed_topologies`` is not empty, only nodes that match one of its terms can have volumes of the class.
     """
 
     metadata: Metadata
@@ -53,19 +57,19 @@ class StorageClass(Part, frozen=True):
 
 
 class VolumeNodeAffinity(Part, frozen=True):
-    """Which nodes reach a volume; all where nothing is required."""
+    """The nodes that can reach a volume; all nodes if nothing is required."""
 
     required: NodeSelector | None = None
 
 
 class PersistentVolumeSpec(Part, frozen=True):
-    """What placement needs of a volume's spec."""
+    """The fields of a volume's spec that placement needs."""
 
     node_affinity: VolumeNodeAffinity | None = None
 
 
 class PersistentVolume(Part, frozen=True):
-    """Storage."""
+    """A PersistentVolume."""
 
     metadata: Metadata
     spec: PersistentVolumeSpec = PersistentVolumeSpec()

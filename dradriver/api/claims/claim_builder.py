@@ -1,4 +1,7 @@
-"""Builds ResourceClaims: the claim that pins the chosen GPUs or fractions, and the one of a pod without a place."""
+"""Builds ResourceClaims: pinned to chosen GPUs or fractions, or without a pin for the scheduler to fill.
+
+The controller calls it. A claim is pinned if its selectors match only the chosen devices.
+"""
 
 from __future__ import annotations
 
@@ -46,24 +49,26 @@ def pinned(
 ) -> dict[str, Any]:
     """Build the ResourceClaim of a pod, with ``exactly`` requests that are pinned to the chosen GPUs.
 
-    Each container has requests of its own because the kubelet hands out CDI devices by request: one for its whole GPUs
-    or its share, one for each of its MIG slices. All are pinned, so the scheduler has nothing to search.
+    The kubelet gives each container the CDI devices of the container's own requests. So each container has one request
+    for its whole GPUs or its share, and one for each of its MIG slices. All requests are pinned, so the scheduler has
+    nothing to search.
 
     Args:
-        pod: The pod that will own the claim; it names the claim.
+        pod: The pod that will own the claim. Its spec has the claim's name.
         choice: The chosen GPUs or fractions.
-        uuids: The chosen GPUs' uuids by the request's name: whole ones in the order of ``choice.containers``; for each
-            fraction its GPU, container after container.
-        addresses: The chosen GPUs' PCI addresses by uuid, if the address is what tells them apart.
-        compute: The number of compute slices of MIG profiles, by the profile's name.
+        uuids: The uuids of the chosen GPUs, by the name of the claim's request. A request for whole GPUs has several,
+            in the order of ``choice.containers``. A request for a fraction has the uuid of one GPU.
+        addresses: The PCI addresses of the chosen GPUs, by uuid. Needed only if the allocating driver identifies GPUs
+            by address.
+        compute: How many compute slices an instance of a MIG profile has, by the profile's name.
         placed: Uuids of GPUs that publish each possible MIG slice as a device (*placements*).
         keep_env: The author's environment variables that no CDI edit may replace.
-        nccl: The NCCL setting.
-        shared: The request of a set that other pods will share; None if the claim is the pod's alone.
-        planned: The gang's plan, noted on the claim; None for a pod without a gang.
+        nccl: The value of the pod's annotation ``nccl``: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``.
+        shared: The request for a set of GPUs that several pods will share; None if only this pod uses the claim.
+        planned: The plan with the places of all pods of the gang, noted on the claim; None for a pod without a gang.
         seat: Whether the claim also requests a gang barrier device. Then all pods of the gang are bound together.
-        other_requests: Names of requests that the claim's template adds; the barrier's must have another name.
-        preempting: The pods that must end first, noted on the claim; None for none.
+        other_requests: Names of requests that the claim's template adds. The barrier's request must have another name.
+        preempting: The pods that must end first, noted on the claim; None if no pod is preempted.
         vendor: The GPUs' vendor.
     """
     parts = parts_of(choice, uuids)  # the fraction of each request, by the request's name; empty for whole GPUs
@@ -112,11 +117,13 @@ def pinned(
 
 
 def handed_over(pod: Pod, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the ResourceClaim of a pod that the scheduler gets because no place was found: it pins nothing.
+    """Build the ResourceClaim of a pod for which the scheduler chooses the GPUs; it pins no GPU.
+
+    If the controller finds no place for a pod and the pod's annotations allow it, the scheduler looks for one.
 
     Args:
-        pod: The pod that will own the claim; it names the claim.
-        spec: What it asks for.
+        pod: The pod that will own the claim. Its spec has the claim's name.
+        spec: The spec of the claim.
     """
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -127,25 +134,39 @@ def handed_over(pod: Pod, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest(spec: Mapping[str, Any]) -> str:
-    """Return a digest of a built claim's spec, to compare it with the server's copy, which has defaults in it."""
+    """Return a digest of the spec of a claim, before the server adds defaults.
+
+    The controller stores the digest as an annotation of the claim. With it, the controller can later tell from which
+    spec the claim was built.
+    """
     return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]
 
 
 def owner(pod: str, uid: str) -> dict[str, Any]:
-    """Return the owner reference with which a claim is built that belongs to a pod, among others."""
+    """Return the owner reference by which a claim belongs to a pod; a shared claim has several.
+
+    Args:
+        pod: The pod's name.
+        uid: The pod's uid.
+    """
     return {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}
 
 
 def _metadata(pod: Pod, label: str, *, shared: bool = False) -> dict[str, Any]:
     """Return the metadata of a pod's claim.
 
-    A pod's own claim has the pod as controller: only then does Kubernetes delete the claim of a pod that has finished.
-    A claim that pods share must outlive each of them. It has owners that are not marked as controller, and the driver's
-    controller deletes it.
+    If one pod uses the claim, the pod is its controller in the owner reference. Only then does Kubernetes delete the
+    claim when the pod has finished. A shared claim must outlive each of its pods. So none of its owners is marked as
+    controller, and the driver's controller deletes it.
 
-    The finalizer is Kubernetes' own. The scheduler would add it in a separate write before it allocates the claim, so
-    with the finalizer a pod costs the API server a write less. kube-controller-manager removes it from deleted claims
-    that are not in use.
+    The finalizer is the one of Kubernetes. Without it, the scheduler adds it in a separate write before it allocates
+    the claim. So setting it here saves the API server one write for each pod. kube-controller-manager removes it from
+    deleted claims that are not in use.
+
+    Args:
+        pod: The pod that will use the claim.
+        label: The value of the claim's label ``names.LABEL``.
+        shared: Whether several pods share the claim.
     """
     assert pod.claim_name is not None, "the webhook names the claim before the pod is gated"
     mine = owner(pod.metadata.name, pod.metadata.uid)
@@ -159,10 +180,12 @@ def _metadata(pod: Pod, label: str, *, shared: bool = False) -> dict[str, Any]:
 
 
 def parts_of(choice: Choice | PartChoice, requests: Mapping[str, object]) -> dict[str, Part]:
-    """Return the share or MIG slice that each request of a claim is for, by the request's name.
+    """Return the share or MIG slice of each of a claim's ``requests``, by name.
+
+    The requests are in the order of the chosen fractions. Empty if whole GPUs were chosen.
 
     Raises:
-        ValueError: There are more requests than parts, or fewer.
+        ValueError: The number of requests differs from the number of fractions.
     """
     if isinstance(choice, Choice):
         return {}
@@ -176,9 +199,14 @@ def _device_class(part: Part | None, vendor: str) -> str:
 
 
 def _capacity_requests(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
-    """Return how much of each of a device's capacities a request asks for: it would get all of what it does not name.
+    """Return the ``capacity`` field of a request for a share or MIG slice; empty for a whole GPU.
 
-    Of a device that one claim has for itself it is the least that it must have, which its own slices are.
+    The field names all capacities, because a request gets all of a capacity that it does not name. If each possible MIG
+    slice is a device of its own, the amounts are the lowest that the device must have.
+
+    Args:
+        part: The share or MIG slice; None for a whole GPU.
+        compute: How many compute slices an instance of a MIG profile has, by the profile's name.
     """
     if part is None:
         return {}
@@ -200,7 +228,10 @@ def _device_selector(
 
 
 def placement_selector(uuid: str, part: MigPart) -> str:
-    """Return the CEL selector of a claim that holds for one MIG placement of the GPU with this uuid."""
+    """Return the CEL selector of one MIG placement on the GPU with this uuid.
+
+    A placement is a MIG profile with its first memory slice, published as a device.
+    """
     of = f'device.attributes["{current_ledger().attribute_domain}"]'
     parent, profile = (json.dumps(text, ensure_ascii=True) for text in (uuid, part.profile))
     return (
@@ -210,18 +241,18 @@ def placement_selector(uuid: str, part: MigPart) -> str:
 
 
 def uuid_selector(uuids: Sequence[str]) -> str:
-    """Return the CEL selector of a claim that holds for exactly the devices with these uuids.
+    """Return the CEL selector of exactly the devices with these uuids.
 
-    JSON strings are valid CEL strings, so no text can break out of its quotes. A device without the attribute answers
-    false instead of aborting the scheduling of the pod.
+    JSON strings are valid CEL strings, so no text can break out of its quotes. For a device without a uuid the selector
+    is false. An error instead would stop the scheduling of the pod.
     """
     return _identity_in(uuids)
 
 
 def address_selector(addresses: Sequence[str]) -> str:
-    """Return the CEL selector of a claim that holds for exactly the whole GPUs at these PCI addresses.
+    """Return the CEL selector of exactly the whole GPUs at these PCI addresses.
 
-    Partitions of a GPU have its address, too.
+    The selector also checks the type, because partitions of a GPU have the GPU's address.
     """
     ledger = current_ledger()
     of, kind = f'device.attributes["{ledger.attribute_domain}"]', json.dumps(ledger.gpu_type)
@@ -235,7 +266,11 @@ def _identity_in(identities: Sequence[str]) -> str:
 
 
 def read_set(text: str) -> Whole | None:
-    """Return what a shared claim was built for, from its annotation; None if that was damaged."""
+    """Return the request that a shared claim's annotation stores; None if the annotation is not valid.
+
+    Args:
+        text: The text of the annotation.
+    """
     try:
         return _SET.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -243,7 +278,9 @@ def read_set(text: str) -> Whole | None:
 
 
 def read_choice(claim: ResourceClaim) -> Choice | PartChoice | None:
-    """Return the choice that a claim of ours was built from; None if the claim is not ours.
+    """Return the GPUs or fractions that the controller chose, from the annotation of its claim.
+
+    None for a claim that this driver's controller did not pin.
 
     Raises:
         WordError: The annotation was damaged.
@@ -254,4 +291,6 @@ def read_choice(claim: ResourceClaim) -> Choice | PartChoice | None:
     try:
         return _CHOICE.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise WordError(f"{names.CHOICE} of claim {claim.metadata.name}: {error}; delete this claim") from None
+        raise WordError(
+            f"The annotation {names.CHOICE} of claim {claim.metadata.name} is not valid: {error} Delete this claim."
+        ) from None

@@ -1,8 +1,9 @@
-"""A ResourceClaimTemplate of a pod whose GPUs the controller chooses: what it asks for, and the claim made from it.
+"""Reads a ResourceClaimTemplate as a pod's request, and builds the pod's claim from the template.
 
-The scheduler reads all that the API allows; the controller places what it can say in advance to fit: requests of the
-classes of the driver whose devices are handed out, by count or amount. What it cannot promise is refused with the cure:
-a pod that is lifted with a claim that no node can fill would wait for ever.
+The controller calls it for pods whose GPUs it chooses. The scheduler supports all templates that the API allows. The
+controller supports fewer: requests for the DeviceClasses of the allocating driver, by count or by amount. It refuses
+all other templates and advises what to write. Otherwise it would remove the scheduling gate of a pod whose claim no
+node can satisfy, and the pod would wait for ever.
 """
 
 from __future__ import annotations
@@ -27,16 +28,18 @@ LONGEST: Final = 1 << 14  # bytes of a template's spec; a longer one is not read
 
 
 class Template(msgspec.Struct, frozen=True):
-    """A ResourceClaimTemplate as it is kept.
+    """A ResourceClaimTemplate in the cluster cache.
 
     Attributes:
-        metadata: Without labels and annotations.
-        spec: Its ``spec`` as JSON: labels and annotations of its claims, and their spec. Empty where that is too long,
-            None where it is not kept.
-        static: Whether the controller made it, for pods that the scheduler alone places.
-        digest: What its spec is known by (``likeness.digest``), of one with a name that such pods would name.
-        domain: The ComputeDomain whose channel it asks for (``compute_domains.domain_of``); None for any other.
-        nic_classes: DeviceClasses of NICs, each with its driver's word, as the policies file in force says.
+        metadata: The template's metadata, without labels and annotations.
+        spec: Its ``spec`` as JSON: labels and annotations of its claims, and their spec. Empty if it is too long, None
+            if the cache does not store it.
+        static: Whether the controller created the template, for pods whose GPUs the scheduler chooses alone.
+        digest: The digest of its spec (``same_spec.digest``), if its name is one that the controller gives to
+            templates.
+        domain: The uid of the ComputeDomain (multi-node NVLink) that its pods join (``compute_domains.domain_of``);
+            None without one.
+        nic_classes: The short name of the NIC driver by DeviceClass, from the policies in force.
     """
 
     metadata: Metadata
@@ -68,20 +71,22 @@ class _Spec(msgspec.Struct, frozen=True):
 
 
 class TemplateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod gets by a template.
+    """The request that a template and the pod's annotations make together.
 
     Attributes:
-        request: What the allocator is asked: the pod's words, with the template's amounts.
+        request: The request for the allocator: from the pod's annotations, with the template's amounts.
         requests: Names of the claim's requests.
-        metadata: Labels and annotations of the claim, as the template's author has them, but none under our prefix.
-        devices: For each request what the claim takes over as it stands, by the request's name.
-        keep_env: Variables that no edit may replace.
-        nccl: What NCCL is told; None where the template does not say.
+        metadata: Labels and annotations for the claim, as the template's author wrote them. Those under the driver's
+            prefix are left out.
+        devices: The fields, such as tolerations, that the claim copies from each request of the template, by the
+            request's name.
+        keep_env: Environment variables that no CDI edit may replace.
+        nccl: The NCCL setting; None if the template has none.
         others: Configurations for other drivers.
-        spec: The spec of a claim as the template has it.
-        nics: What it asks of NICs; None for nothing.
-        nic_entries: Its requests for NICs as they stand, by name.
-        constraints: Its constraints that are about NICs.
+        spec: The spec of a claim, as the template has it.
+        nics: The NICs that the template requests; None without any.
+        nic_entries: The template's requests for NICs, unchanged, by name.
+        constraints: The template's constraints that are about NICs.
     """
 
     request: Request
@@ -101,14 +106,17 @@ _DECODER: Final = msgspec.json.Decoder(_Spec)
 
 
 def read(template: Template, words: Whole) -> TemplateRequest:
-    """Read a claim template (ResourceClaimTemplate) as a pod's request; of another driver's devices, whole GPUs only.
+    """Read a ResourceClaimTemplate as a pod's request.
+
+    If another driver allocates the GPUs, only whole GPUs are supported.
 
     Args:
         template: The template.
-        words: What the pod's words say of a set of GPUs, whatever it is of.
+        words: The request of the pod's annotations, read as one for whole GPUs. The template replaces its amounts.
 
     Raises:
-        WordError: It asks for what cannot be placed; the message names the template and says what to write instead.
+        WordError: The driver cannot place the template's requests. The message names the template and what to write
+            instead.
     """
     try:
         return _read(template, words)
@@ -117,7 +125,7 @@ def read(template: Template, words: Whole) -> TemplateRequest:
 
 
 def _read(template: Template, words: Whole) -> TemplateRequest:
-    """Return what a ResourceClaimTemplate and the pod's annotations request together.
+    """Return the request that a ResourceClaimTemplate and the pod's annotations make together.
 
     Requests for NICs and for GPUs are read separately, with their configuration and constraints.
 
@@ -129,11 +137,11 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
         WordError: The template cannot be read, or contradicts the annotations, or the driver cannot place it.
     """
     if not template.spec:  # the cluster cache keeps no spec that is too long
-        raise WordError(f"more than {LONGEST} bytes; write a shorter one")
+        raise WordError(f"the template has more than {LONGEST} bytes. Write a shorter one.")
     try:
         spec = _DECODER.decode(template.spec)
     except (ValueError, RecursionError) as error:
-        raise WordError(f"it cannot be read: {error}") from None
+        raise WordError(f"the template cannot be read: {error}.") from None
     devices = spec.spec.devices  # a template's spec has the spec of its claims
 
     # 1. Divide requests, configuration and constraints into those for GPUs and those for NICs.
@@ -146,7 +154,9 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
         else:
             gpu_requests[name] = gpu_templates.exactly_of(request)
     if not gpu_requests:
-        raise WordError(f"it asks for no device; write a request of the class {current_ledger().device_class}")
+        raise WordError(
+            f"the template requests no GPU. Write a request with the class {current_ledger().device_class}."
+        )
     # The configuration for this driver (None without one), and the entries for other drivers.
     claim_config, other_configs = _split_config(devices.config or (), gpu_requests)
     # A constraint about NICs and all GPUs is in both lists.
@@ -184,14 +194,30 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
 
 
 def _without_our_prefix(texts: Mapping[str, str] | None) -> dict[str, str]:
-    """Return a template's labels or annotations without those under our prefix, which are believed on a claim."""
+    """Return a template's labels or annotations, except those under the driver's prefix.
+
+    The driver trusts such labels and annotations on a claim, so a user's template must not set them.
+
+    Args:
+        texts: The labels or annotations by name; None without any.
+    """
     return {key: text for key, text in (texts or {}).items() if not key.startswith(names.PREFIX)}
 
 
 def _split_config(
     entries: list[dict[str, Any]] | tuple[()], asked: Mapping[str, object]
 ) -> tuple[opaque_config.ClaimConfig | None, tuple[dict[str, Any], ...]]:
-    """Return the configuration for this driver, and all entries for others."""
+    """Return a template's configuration for this driver, and the entries for other drivers.
+
+    The first value is None if the template configures only other drivers.
+
+    Args:
+        entries: The entries of the template's ``config``.
+        asked: The template's requests for GPUs, by name.
+
+    Raises:
+        WordError: An entry is not one that the driver can use.
+    """
     others = tuple(entry for entry in entries if (entry.get("opaque") or {}).get("driver") != names.DRIVER)
     for entry in others:
         if entry.get("opaque") and entry["opaque"].get("driver") == current_ledger().driver:
@@ -200,36 +226,50 @@ def _split_config(
     if not own:
         return None, others
     if len(own) > 1 or set(own[0].get("requests") or asked) != set(asked):
-        raise WordError(f"write one configuration for driver {names.DRIVER}, for all requests")
+        raise WordError(
+            f"the template has several configurations for driver {names.DRIVER}. Write one for all requests."
+        )
     claim_config = opaque_config.read(own[0]["opaque"].get("parameters"))
     if claim_config.order:
-        raise WordError("the configuration's order is the controller's to write; remove it")
+        raise WordError("only the controller writes the field order of the configuration. Remove it.")
     return claim_config, others
 
 
 def _check_theirs(parameters: Any) -> None:
-    """Raise unless a driver prepares a whole GPU by this configuration of its own, as far as its kind says.
+    """Raise if another allocating driver's configuration is not for whole GPUs.
 
-    How a claim's own users share its GPUs is in it: that takes nothing from anybody else.
+    The content is not checked. The configuration says how the users of this claim share its GPUs, so it cannot affect
+    other pods.
+
+    Call this if the claim's GPUs are allocated by another driver, such as NVIDIA's.
+
+    Args:
+        parameters: The ``opaque.parameters`` of that driver's entry in the template.
+
+    Raises:
+        WordError: The configuration's ``kind`` is not that of whole GPUs.
     """
     ledger = current_ledger()
     kind = parameters.get("kind") if isinstance(parameters, dict) else None
     if kind != ledger.config_kind:
         raise WordError(
-            f"configuration {shown(str(kind or ''))} for driver {ledger.driver} is for no whole GPU; write "
-            f"{ledger.config_kind}, or remove the pod's {names.PREFIX} annotations"
+            f"configuration {shown(str(kind or ''))} for driver {ledger.driver} is not for whole GPUs. Write "
+            f"{ledger.config_kind}, or remove the pod's {names.PREFIX} annotations."
         )
 
 
 def completed(
     claim: dict[str, Any], template_request: TemplateRequest, nics: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Return a pod's pinned claim with its claim template's labels, tolerations and other drivers' configuration.
+    """Return a pod's pinned claim, completed with the fields of its claim template.
+
+    These are labels, annotations, tolerations, NIC requests and configuration for other drivers.
 
     Args:
-        claim: The claim as ``claim_builder.pinned`` builds it of the template's request; what it says stands.
-        template_request: What was read of the template.
-        nics: PCI addresses of the NICs that were chosen, by the claim's request.
+        claim: The claim as ``claim_builder.pinned`` builds it from the template's request. If both have a field, this
+            claim's field is kept.
+        template_request: The request that was read from the template.
+        nics: PCI addresses of the chosen NICs, by the name of the claim's request.
     """
     pinned_devices = claim["spec"]["devices"]
     requests = [
@@ -254,7 +294,10 @@ def completed(
 
 
 def marked(claim: dict[str, Any], template_request: TemplateRequest) -> dict[str, Any]:
-    """Return a claim with its claim template's labels and annotations in addition to its own, which win."""
+    """Return a claim with the labels and annotations of its claim template added.
+
+    If both have a label or annotation of the same name, the claim's own value is kept.
+    """
     metadata = claim["metadata"]
     return claim | {
         "metadata": metadata | {key: text | metadata[key] for key, text in template_request.metadata.items()}

@@ -1,9 +1,10 @@
-"""Multi-node NVLink by NVIDIA's ComputeDomains, beside this driver: what their objects say, and nothing written.
+"""Reads the objects of NVIDIA's ComputeDomains (multi-node NVLink); this driver writes none of them.
 
-A pod joins a domain by a claim of a *channel*, made by a ResourceClaimTemplate that NVIDIA's controller made for the
-domain. A node has one channel for claims, ``channel-0``, so one such pod at a time, and is of one domain at a time:
-its label names it from the first pod on (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/compute-domain-kubelet-plugin:
-``computeDomainPublishedDevices``, ``AddNodeLabel``, ``assertImexChannelNotAllocated``).
+A pod joins a domain by a claim for a *channel*. The claim's ResourceClaimTemplate was created by NVIDIA's controller
+for the domain. A node has one channel for claims, ``channel-0``. So only one pod with a channel runs on a node at a
+time, and the node belongs to one domain at a time. A label of the node names the domain from the first pod on
+(kubernetes-sigs/dra-driver-nvidia-gpu, cmd/compute-domain-kubelet-plugin: ``computeDomainPublishedDevices``,
+``AddNodeLabel``, ``assertImexChannelNotAllocated``).
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ _DECODER: Final = msgspec.json.Decoder(_TemplateSpec)
 
 
 def domain_of(spec: msgspec.Raw) -> str | None:
-    """Return the uid of the ComputeDomain whose channel a ResourceClaimTemplate asks for; None without one.
+    """Return the uid of the ComputeDomain whose channel a template requests; None if it requests none.
 
-    Empty where it does not say which, or says it otherwise than NVIDIA's controller does.
+    The uid is empty if the template requests a channel, but lacks the configuration that NVIDIA's controller writes.
 
     Args:
         spec: The template's ``spec``, JSON.
@@ -84,14 +85,17 @@ def domain_of(spec: msgspec.Raw) -> str | None:
 
 
 def node_of(piece: ResourceSlice) -> str | None:
-    """Return the node whose ComputeDomain channel an NVIDIA slice offers; None for any other slice."""
+    """Return the node whose ComputeDomain channel a slice offers; None for any other slice.
+
+    A channel connects a pod to multi-node NVLink. Each node has one.
+    """
     spec = piece.spec
     offers = any(device.name == CHANNEL and not device.blocked for device in spec.devices)
     return spec.node_name if spec.driver == DRIVER and spec.node_name == spec.pool.name and offers else None
 
 
 def held(claim: ResourceClaim) -> tuple[str, ...]:
-    """Return the nodes whose ComputeDomain channel (multi-node NVLink) a claim was given."""
+    """Return the nodes on which a ComputeDomain channel (multi-node NVLink) is allocated to a claim."""
     return tuple(_given(claim)) if claim.status.allocation is not None else ()
 
 

@@ -1,4 +1,7 @@
-"""A workload that had to end for another, as the ConfigMap of reservations keeps it for the next leader."""
+"""The record of a workload that was evicted for another one.
+
+The controller stores these records in the ConfigMap of the reservations, so that the next leader knows them.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 
 
 class Evicted(msgspec.Struct, frozen=True, array_like=True):
-    """A workload that had to end for another.
+    """A workload that was evicted for another one.
 
     Attributes:
-        at: When it was told to, seconds since the epoch.
-        uid: The uid of its first pod that was.
-        lineage: What made it, as ``Workload.lineage`` says it.
+        at: When it was evicted, seconds since the epoch.
+        uid: The uid of its first evicted pod.
+        lineage: The gang or owner that creates the workload's pods, by which its replacement is recognized
+            (``Workload.lineage``).
     """
 
     at: Seconds

@@ -1,7 +1,8 @@
-"""GPUs whose parts are of one namespace at a time, which kube-scheduler does not know of.
+"""Whether the policies have GPUs whose fractions belong to one namespace at a time.
 
-The controller keeps it where it chooses. What the scheduler fills by itself, a claim of anybody's own or one of a pod
-that it places alone, says that it keeps off such GPUs, or is refused.
+kube-scheduler does not know this rule. The controller keeps it for the GPUs that it chooses. The scheduler fills two
+kinds of claims by itself: claims that users write, and claims of pods that only the scheduler places. A selector of
+these claims must exclude the GPUs, or admission refuses the claim.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ ELSEWHERE: Final = f'!has(device.attributes["{names.ATTRIBUTE_DOMAIN}"].exclusiv
 
 
 def some(policies: Policies, *, sliced: bool) -> bool:
-    """Return whether policies have GPUs whose shares, or if ``sliced`` MIG slices, are exclusive to one namespace."""
+    """Return whether at least one rule makes fractions of its GPUs exclusive to one namespace.
+
+    Args:
+        policies: The policies in force.
+        sliced: True to look only at rules for MIG slices, False to look only at rules for shares.
+    """
     return any(rule.exclusive_to for rule in policies.gpus if (rule.shared == "none") is sliced)
 
 
 def every(policies: Policies) -> bool:
-    """Return whether the policies share GPUs, and all of these are exclusive to one namespace at a time."""
+    """Return whether every policy rule that shares GPUs makes them exclusive to one namespace at a time.
+
+    False if no rule shares GPUs.
+    """
     own = [rule.exclusive_to for rule in policies.gpus if rule.shared != "none"]
     return bool(own) and all(own)

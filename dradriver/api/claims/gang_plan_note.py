@@ -1,4 +1,7 @@
-"""The note on each claim that says which gang plan it belongs to, so that the API alone restores the plan."""
+"""The note on each claim that names its gang plan.
+
+A gang plan has the places of all pods of a gang. A new leader restores the plan from these notes alone.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,15 @@ MOST_PODS: Final = 20_000  # of a plan, twice what a gang may have: pods that co
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a member's claim says of the plan that it belongs to.
+    """The gang plan that a member's claim belongs to.
 
     Attributes:
         gang: The identity of the gang (``gang_owners.identity``).
-        plan: Tells the plan from others of the same gang: all its claims say the same.
-        size: How many claims the plan has; of one that is made for a member that came later, how many it had.
-        index: The member's place among them, from 0: the pod's rank hint.
-        reach: What holds all its nodes together (``GangChoice.reach``).
-        busbw_gbps: Predicted for all of them together; 0 where that is not known.
+        plan: The identifier of the plan, equal for all claims of the plan and different for other plans of the gang.
+        size: How many claims the plan has. For a member that was added later: how many claims the plan had before.
+        index: The member's index in the plan, from 0. The pod's annotation ``rank-hint`` shows it.
+        reach: The narrowest level of the network, such as a switch or block, that holds all nodes of the gang.
+        busbw_gbps: Predicted all-reduce bus bandwidth of the gang, GB/s; 0 if not known.
     """
 
     gang: str
@@ -41,17 +44,22 @@ _PLANNED: Final = msgspec.json.Decoder(Planned)
 
 
 def digest(gang: str, places: Iterable[tuple[str, str, Sequence[str]]]) -> str:
-    """Return the digest that a gang plan's note has: of the gang, each member's pod uid, node and GPU uuids."""
+    """Return the digest of a gang plan, which is the identifier of the plan.
+
+    Args:
+        gang: The identity of the gang.
+        places: The uid of each member's pod, its node, and the uuids of its GPUs.
+    """
     return hashlib.sha256(msgspec.json.encode([gang, sorted(places)])).hexdigest()[:16]
 
 
 def written(planned: Planned) -> str:
-    """Return the text of the note with a gang's plan on a claim."""
+    """Return a gang plan as the text of the note on a member's claim."""
     return msgspec.json.encode(planned).decode()
 
 
 def read(claim: ResourceClaim) -> Planned | None:
-    """Return which gang plan the note on a claim of ours names; None without a note, or for a damaged one."""
+    """Return the gang plan that the note on this driver's claim names; None without a readable note."""
     text = claim.metadata.annotations.get(names.PLAN)
     if text is None or len(text) > LONGEST:
         return None
@@ -63,10 +71,12 @@ def read(claim: ResourceClaim) -> Planned | None:
 
 
 def texts(planned: Planned, nodes: Sequence[str]) -> dict[str, str | None]:
-    """Return the annotations on a gang member's pod that tell its author of the gang's plan; None to remove one.
+    """Return the annotations that show a gang's plan on a member's pod.
+
+    A value of None removes that annotation from the pod.
 
     Args:
-        planned: What its claim says.
+        planned: The gang plan in the member's claim.
         nodes: The gang's nodes, in the order of the ranks.
     """
     return {

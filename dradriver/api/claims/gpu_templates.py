@@ -1,4 +1,4 @@
-"""Requests for GPUs in a ResourceClaimTemplate: what ``claim_templates`` reads of them as a request of the driver."""
+"""Reads the requests for GPUs in a ResourceClaimTemplate as a request of this driver. ``claim_templates`` calls it."""
 
 from __future__ import annotations
 
@@ -47,61 +47,77 @@ def exactly_of(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ``exactly`` part of a template's request for GPUs, if the driver can place it.
 
     Raises:
-        WordError: It has alternatives, another class, fields that only the scheduler reads, or an impossible count.
+        WordError: The request has alternatives, the DeviceClass of another driver, fields that only the scheduler
+            reads, or an impossible count.
     """
     # ``driver`` is the DRA driver that allocates the GPUs, by the process's option ``--allocating-driver``: this one
     # (``OURS``), NVIDIA's or AMD's. Only this one has classes for parts of GPUs.
-    driver, where = current_ledger(), f"request {shown(str(request.get('name', '')))}"
+    driver, named_request = current_ledger(), f"request {shown(str(request.get('name', '')))}"
     if "firstAvailable" in request:
         raise WordError(
-            f"{where}: firstAvailable is a ladder that only the scheduler climbs; write exactly, and the ladder as "
-            f"{names.PREFERRED} on the pod, or remove the pod's {names.PREFIX} annotations"
+            f"{named_request}: only kube-scheduler can try the alternatives of firstAvailable. Write exactly, and "
+            f"write the alternatives as {names.PREFERRED} on the pod. Or remove the pod's {names.PREFIX} annotations."
         )
     exactly = request.get("exactly")
     if not isinstance(exactly, dict):
-        raise WordError(f"{where}: it has no exactly; write deviceClassName and count there")
+        raise WordError(f"{named_request}: the field exactly is missing. Write it with deviceClassName and count.")
     if exactly.get("deviceClassName") == compute_domains.DEVICE_CLASS:
         raise WordError(
-            f"{where}: a channel of multi-node NVLink is no GPU; give the containers a limit {names.GPU_RESOURCE}, or "
-            f"say which claim is the pod's GPUs as {names.CLAIM}, and create the pod anew"
+            f"{named_request}: a channel of multi-node NVLink is not a GPU. Give the containers a limit "
+            f"{names.GPU_RESOURCE}, or name the claim with the GPUs as {names.CLAIM}. Then delete the pod and create "
+            f"it again."
         )
     classes = (*driver.vendor_of, *(_FRACTION_CLASSES if driver is OURS else ()))
     if exactly.get("deviceClassName") not in classes:
         raise WordError(
-            f"{where}: class {shown(str(exactly.get('deviceClassName', '')))} is none of {', '.join(classes)}, and no "
-            "class of NICs of the policies file (nics.classes); have a template of its own for other devices, or "
-            f"remove the pod's {names.PREFIX} annotations"
+            f"{named_request}: class {shown(str(exactly.get('deviceClassName', '')))} is neither a GPU class "
+            f"({', '.join(classes)}) nor a NIC class of the policies file (nics.classes). Write a template of its own "
+            f"for other devices, or remove the pod's {names.PREFIX} annotations."
         )
     if unknown_fields := sorted(set(exactly) - set(_KNOWN_FIELDS)):
-        raise WordError(f"{where}: {shown(unknown_fields[0])} cannot be placed; remove it")
+        raise WordError(
+            f"{named_request}: the driver cannot place a request with the field {shown(unknown_fields[0])}. Remove it."
+        )
     if exactly.get("adminAccess"):
-        raise WordError(f"{where}: adminAccess takes no GPU; remove the pod's {names.PREFIX} annotations")
+        raise WordError(
+            f"{named_request}: a request with adminAccess allocates no GPU. Remove the pod's {names.PREFIX} "
+            f"annotations."
+        )
     if exactly.get("allocationMode", "ExactCount") != "ExactCount":
-        raise WordError(f"{where}: allocationMode All cannot be placed; write count")
+        raise WordError(
+            f"{named_request}: the driver cannot place a request with allocationMode All. Write count instead."
+        )
     count = exactly.get("count", 1)
     if not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
-        raise WordError(f"{where}: count {shown(str(count))}; write a whole number from 1 to {values.MOST_GPUS}")
+        raise WordError(
+            f"{named_request}: {shown(str(count))} is not a valid count. Write a whole number from 1 to "
+            f"{values.MOST_GPUS}."
+        )
     # ``vendor_of`` has the classes of whole GPUs, so any other class is one of parts.
     is_fraction = exactly["deviceClassName"] not in driver.vendor_of
     if is_fraction and count > 1:
-        raise WordError(f"{where}: count {count} of parts of GPUs; write a request for each of them")
+        raise WordError(
+            f"{named_request}: count {count} is not possible for fractions of GPUs. Write one request for each "
+            f"fraction."
+        )
     if not is_fraction and exactly.get("capacity"):
-        cure = f"write the class {names.SHARE_CLASS}, or none" if driver is OURS else f"write {names.MIN_MEMORY}"
-        raise WordError(f"{where}: capacity asks for a part of a GPU; {cure}")
+        cure = f"Write the class {names.SHARE_CLASS}, or remove it." if driver is OURS else f"Write {names.MIN_MEMORY}."
+        raise WordError(f"{named_request}: capacity requests a fraction of a GPU, and the class has whole GPUs. {cure}")
     return exactly
 
 
 def selected_kind(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the GPU product and architecture that a template's selectors require, as fields of a request.
+    """Return the GPU product and architecture that a template's selectors require.
 
-    Only selectors of the form ``attribute == value`` are read.
+    The keys of the result are ``product`` and ``architecture``, as far as selectors require them. Only selectors of the
+    form ``attribute == value`` are read.
 
     Args:
         words: The pod's annotations, as a request for whole GPUs.
         asked: The template's requests for GPUs, by name.
 
     Raises:
-        WordError: Another selector, selectors that contradict each other, or that contradict the annotations.
+        WordError: A selector has another form, or selectors contradict each other or the annotations.
     """
     # 1. Read each selector. ``product`` and ``architecture`` return a value as annotations have it, or None.
     required: dict[str, str] = {}
@@ -116,15 +132,15 @@ def selected_kind(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[
                 value = None if re.search(r"[*?\[]", match["value"]) else normalise(match["value"])
             if match is None or value is None:
                 raise WordError(
-                    f"request {shown(name)}: selector {shown(text)} is for the scheduler alone to judge; write "
-                    f"{names.PRODUCT}, {names.ARCHITECTURE} or {names.MIN_MEMORY} on the pod instead"
+                    f"request {shown(name)}: only kube-scheduler can evaluate the selector {shown(text)}. Write "
+                    f"{names.PRODUCT}, {names.ARCHITECTURE} or {names.MIN_MEMORY} on the pod instead."
                 )
             # ``productName`` and ``boardName`` are both a product.
             field = "architecture" if match["name"] == "architecture" else "product"
             if required.setdefault(field, value) != value:
                 raise WordError(
-                    f"requests of several kinds of GPUs ({required[field]!r}, {value!r}); write one kind a pod, by one "
-                    "name"
+                    f"the requests select different GPUs ({required[field]!r}, {value!r}). Select one kind of GPU in "
+                    f"a pod, and use the same name in each request."
                 )
 
     # 2. Compare them with the annotations.
@@ -132,7 +148,8 @@ def selected_kind(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[
         annotated_value = getattr(words, field)
         if annotated_value and annotated_value != value:
             raise WordError(
-                f"its selectors want {field} {value!r}, and the pod {annotated_value!r}; write one of the two"
+                f"its selectors require {field} {value!r}, and the pod requires {annotated_value!r}. Write only one "
+                f"of the two."
             )
     return required
 
@@ -140,14 +157,16 @@ def selected_kind(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[
 def required_properties(
     constraints: list[dict[str, Any]] | tuple[()], asked: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Constraint, ...]:
-    """Return the GPU properties that a template's constraints demand; the built claim has the pin in their place.
+    """Return the properties, such as NVLink, that a template's constraints require of its GPUs.
+
+    The built claim does not have these constraints: it names only GPUs that have the properties.
 
     Args:
-        constraints: The constraints that are about GPUs.
+        constraints: The template's constraints that are about GPUs.
         asked: The template's requests for GPUs, by name.
 
     Raises:
-        WordError: A constraint on another attribute, or on some of the requests only.
+        WordError: A constraint is on another attribute, or on some of the requests only.
     """
     # A constraint without names is about all requests. The driver knows these properties for the whole set only.
     properties: list[Constraint] = []
@@ -156,8 +175,8 @@ def required_properties(
         if attribute not in _PROPERTY_OF_ATTRIBUTE or set(constraint.get("requests") or asked) != set(asked):
             what = f"constraint {shown(str(attribute or constraint.get('distinctAttribute', '')))}"
             raise WordError(
-                f"{what} cannot be placed, or not of some of the requests; write {names.REQUIRED} on the pod "
-                f"instead, with {', '.join(Constraint)}"
+                f"the driver cannot place {what}, or the constraint does not cover all requests. Write "
+                f"{names.REQUIRED} on the pod instead, with one or several of: {', '.join(Constraint)}."
             )
         properties.append(_PROPERTY_OF_ATTRIBUTE[attribute])
     return tuple(properties)
@@ -170,27 +189,31 @@ def request_of(
     fields: Mapping[str, str],
     required: tuple[Constraint, ...],
 ) -> Request:
-    """Return the request that a template's requests for GPUs make: whole GPUs, shares or MIG slices, by class.
+    """Return a template's requests for GPUs as one request: whole GPUs, shares or MIG slices.
 
     Args:
         words: The pod's annotations, as a request for whole GPUs.
-        asked: The ``exactly`` parts of the template's requests for GPUs, by name.
+        asked: The ``exactly`` parts of the template's requests for GPUs, by name. Their DeviceClass says whether they
+            are for whole GPUs, shares or MIG slices.
         claim_config: The template's configuration for this driver; None if it has none.
         fields: Product and architecture from selectors.
         required: The properties that the template's constraints demand.
 
     Raises:
-        WordError: Several classes, too many GPUs, or properties of sets with a class of fractions.
+        WordError: The requests have several classes or too many GPUs, or require links between shares or MIG slices.
     """
     device_classes = {str(exactly["deviceClassName"]) for exactly in asked.values()}
     if len(device_classes) > 1:
         raise WordError(
-            f"requests of {' and '.join(sorted(device_classes))}: a pod gets one kind of these; use several pods"
+            f"the requests have the classes {' and '.join(sorted(device_classes))}. A pod gets devices of one class. "
+            f"Use one pod for each class."
         )
     device_class = device_classes.pop()
     counts = tuple(int(exactly.get("count", 1)) for exactly in asked.values())
     if sum(counts) > values.MOST_GPUS:
-        raise WordError(f"{sum(counts)} GPUs in one claim, which can hold {values.MOST_GPUS}; use several pods")
+        raise WordError(
+            f"the claim requests {sum(counts)} GPUs. A claim can have at most {values.MOST_GPUS}. Use several pods."
+        )
     all_required = tuple(dict.fromkeys((*words.required, *required)))
     whole = msgspec.structs.replace(words, containers=counts, required=all_required, **fields)
 
@@ -203,7 +226,8 @@ def request_of(
     common = {field: getattr(whole, field) for field in COMMON}
     if whole != msgspec.convert({"kind": "whole", "containers": counts} | common, Whole):
         raise WordError(
-            f"the pod's words, or constraints, are about sets of whole GPUs, and its class is {device_class}"
+            f"the pod's annotations, or the template's constraints, are about sets of whole GPUs, and the template's "
+            f"class is {device_class}. Remove them, or use the class of whole GPUs."
         )
 
     # ``exactly_of`` has refused other classes, so a class that is not for shares is for MIG slices. Each request is a
@@ -216,14 +240,17 @@ def request_of(
 
 
 def _of_class_vendor(whole: Whole, vendor: str, kind: str) -> Whole:
-    """Return a request for a vendor's GPUs, as the class says: words say nothing of any, or the same.
+    """Return the request ``whole`` with the vendor of the template's DeviceClass, ``kind``.
+
+    The annotations must name no vendor or the same one.
 
     Raises:
-        WordError: They say another, or what cannot be had of that vendor's.
+        WordError: The annotations name another vendor, or require a property that this vendor's GPUs do not have.
     """
     if whole.vendor not in (NVIDIA.word, vendor):
         raise WordError(
-            f"its class {kind} is of {vendor}, and the pod's words say {whole.vendor}; write one of the two"
+            f"its class {kind} is for GPUs of {vendor}, and the pod's annotations request {whole.vendor}. Write only "
+            f"one of the two."
         )
     found = msgspec.structs.replace(whole, vendor=vendor)
     vendor_words.check(msgspec.structs.asdict(found), parts=False)
@@ -239,8 +266,8 @@ def _amount(name: str, exactly: Mapping[str, Any]) -> Amount:
         raise WordError(f"request {shown(name)}: capacity: {error}") from None
     if not 1 <= cores <= 100 or not 1 <= memory_mib <= values.MOST_MEMORY_MIB:
         raise WordError(
-            f"request {shown(name)}: write capacity.requests with both {names.CAPACITY_CORES}, 1 to 100, and "
-            f"{names.CAPACITY_MEMORY}, 1Mi or more"
+            f"request {shown(name)}: a share needs compute and memory. Write capacity.requests with "
+            f"{names.CAPACITY_CORES} (1 to 100) and {names.CAPACITY_MEMORY} (at least 1Mi)."
         )
     return Amount(cores, memory_mib)
 
@@ -248,9 +275,9 @@ def _amount(name: str, exactly: Mapping[str, Any]) -> Amount:
 def _profile(name: str, claim_config: opaque_config.ClaimConfig | None) -> str:
     if claim_config is None or name not in claim_config.mig:
         raise WordError(
-            f"request {shown(name)}: write its profile into the configuration for driver {names.DRIVER}: "
-            f"mig: {{{name[:63]}: {{profile: 1g.10gb}}}}"
+            f"request {shown(name)}: its MIG profile is missing. Write it into the configuration for driver "
+            f"{names.DRIVER}: mig: {{{name[:63]}: {{profile: 1g.10gb}}}}."
         )
     if claim_config.mig[name].starts:
-        raise WordError(f"request {shown(name)}: starts of MIG slices are the controller's to write; remove them")
+        raise WordError(f"request {shown(name)}: only the controller writes starts of MIG slices. Remove them.")
     return claim_config.mig[name].profile

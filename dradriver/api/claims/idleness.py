@@ -1,8 +1,9 @@
-"""What a node's agent says of a claim's work, in the claim's status, and what the controller asks it on the claim.
+"""How the node agent reports that a claim is idle, and how the controller asks for such reports.
 
-In the data of each of its devices: since when all of them have done nothing, and when that was last seen to be so.
-It is written when it begins and taken away when it ends; while the controller asks, it is said anew each minute. Only
-the agent of the node may write this: an admission policy of the chart sees to it (``node/admissionpolicy.yaml``).
+The node agent writes two times into the status of each device of the claim: since when all devices are idle, and when
+the agent last saw them idle. It writes them when idleness begins, and removes them when idleness ends. While an
+annotation of the controller on the claim asks for it, the node agent updates the report each minute. Only the agent of
+the node may write the report: an admission policy of the chart ensures that (``node/admissionpolicy.yaml``).
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _LONGEST: Final = 16_384  # bytes of one device's data; Kubernetes allows 10 KiB
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """That a claim's devices do nothing, as its node's agent said last.
+    """The node agent's last report that all devices of a claim are idle.
 
     Attributes:
-        since: Since when, in seconds since the epoch.
-        seen: Until when that was seen, at least.
+        since: When the devices became idle, seconds since the epoch.
+        seen: When the node agent last reported that they were still idle, seconds since the epoch.
     """
 
     since: float
@@ -43,17 +44,22 @@ class _Data(msgspec.Struct):
 
 
 def told(since: datetime.datetime, *, now: datetime.datetime) -> dict[str, Any]:
-    """Return the device data for a claim's status that says since when the claim has been idle."""
+    """Return the ``data`` for a device's status in a claim, which reports that the claim is idle.
+
+    Args:
+        since: When the claim became idle.
+        now: When the node agent last saw the claim idle.
+    """
     return {SINCE: written(since), SEEN: written(now)}
 
 
 def written(moment: datetime.datetime) -> str:
-    """Return when a claim became idle, in UTC, as Kubernetes writes times."""
+    """Return a time in UTC in the form of Kubernetes: ``2026-01-31T12:00:00Z``."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def moment(seconds: float) -> str:
-    """Return when a claim became idle, seconds since the epoch, in Kubernetes' form; empty for what is no time."""
+    """Return a time in the form of Kubernetes, from seconds since the epoch; empty if invalid."""
     try:
         return written(datetime.datetime.fromtimestamp(seconds, datetime.UTC))
     except (ValueError, OverflowError, OSError):
@@ -61,7 +67,7 @@ def moment(seconds: float) -> str:
 
 
 def idle_of(claim: ResourceClaim) -> Idle | None:
-    """Return since when a claim is idle by its status; None unless all its devices of ours are said to be idle."""
+    """Return the idleness that a claim's status reports; None unless all its GPUs and fractions are idle."""
     wanted = {(one.pool, one.device, one.share_id) for one in claim.results if not one.admin_access}
     said = {
         (one.pool, one.device, one.share_id): read(one)
@@ -72,7 +78,7 @@ def idle_of(claim: ResourceClaim) -> Idle | None:
 
 
 def read(device: DeviceStatus) -> Idle | None:
-    """Return what one device's data in a claim's status says of idleness; None if nothing that can be read."""
+    """Return the idleness in the status of one device of a claim; None without a readable report."""
     data = bytes(device.data)
     if MARK not in data or len(data) > _LONGEST:
         return None
@@ -85,17 +91,34 @@ def read(device: DeviceStatus) -> Idle | None:
 
 
 def asked(annotations: Mapping[str, str]) -> float | None:
-    """Return when the controller means to end an idle claim's pods, by the claim's annotations; None if it does not."""
+    """Return when the controller plans to end the pods of an idle claim, seconds since the epoch.
+
+    The time is in the annotation by which the controller asks for reports of idleness. None without the annotation.
+
+    Args:
+        annotations: The claim's annotations.
+    """
     return seconds(annotations.get(names.IDLE_END, ""))
 
 
 def question(end: datetime.datetime | None) -> dict[str, Any]:
-    """Return the merge patch by which a claim asks its agent to go on reporting idleness; None takes it away."""
+    """Return the merge patch of a claim that asks the node agent to report idleness.
+
+    Args:
+        end: When the controller plans to end the claim's pods. None removes the annotation, so that the node agent
+            stops its reports each minute.
+    """
     return {"metadata": {"annotations": {names.IDLE_END: None if end is None else written(end)}}}
 
 
 def latest(claims: Iterable[Idle | None]) -> Idle | None:
-    """Return since when all of some claims are idle together; None if one is not."""
+    """Return one report for several claims or devices: idle since the last one became idle.
+
+    None if one of them is not idle.
+
+    Args:
+        claims: The report of each claim or device; None for one that is not idle.
+    """
     every = list(claims)
     some = [idle for idle in every if idle is not None]
     if not some or len(some) < len(every):

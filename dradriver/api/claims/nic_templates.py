@@ -1,7 +1,7 @@
-"""Requests for NICs in a ResourceClaimTemplate: which of them are chosen for, and how the claim made from it has them.
+"""Requests for NICs in a ResourceClaimTemplate: for which the driver chooses, and how the claim pins the NICs.
 
-What an author says of NICs is never refused because it cannot be read here: such a request is left to the scheduler,
-which reads all of it, unless the pod demands what only a choice can give.
+If the driver cannot read a request for NICs, the scheduler chooses these NICs, because it can read all requests. The
+driver refuses the request only if the pod requires a property that only the driver's choice can give.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ _SHARED_WITH_GPUS: Final = {
 
 
 def is_for_nics(request: Mapping[str, Any], classes: Mapping[str, str]) -> bool:
-    """Return whether all that a template's request may be filled with are NICs, by their classes."""
+    """Return whether a template's request, with all its alternatives, names only DeviceClasses of NICs.
+
+    Args:
+        request: An entry of the template's ``requests``.
+        classes: The short name of the NICs' driver, by DeviceClass.
+    """
     wanted = [request.get("exactly"), *(_listed(request.get("firstAvailable")))]
     named = [one.get("deviceClassName") for one in wanted if isinstance(one, dict)]
     return bool(named) and all(isinstance(name, str) and name in classes for name in named)
@@ -39,7 +44,8 @@ def divided(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return a template's constraints in two lists: those for GPUs alone, and those about NICs.
 
-    A constraint about NICs and all GPUs is in both lists, in the first with the GPUs alone, for which it also holds.
+    A constraint about NICs and all GPUs is in both lists. In the first list, it has only the names of the GPUs'
+    requests.
 
     Args:
         constraints: The template's constraints.
@@ -73,18 +79,18 @@ def ask(
 ) -> NicAsk | None:
     """Return which NICs a ResourceClaimTemplate requests; None if it requests none.
 
-    A request for NICs that the driver cannot read is left to the scheduler, with the reason. So is each request whose
-    NICs must be like the NICs of such a request.
+    The result also names the requests that are left to the scheduler, each with the reason. These are requests that the
+    driver cannot read, and requests that a constraint ties to one of those.
 
     Args:
         nic_entries: The template's requests for NICs, by name.
         constraints: Its constraints that are about NICs.
-        gpu_requests: Its requests for GPUs, the ``exactly`` part of each by name.
+        gpu_requests: The ``exactly`` part of each of its requests for GPUs, by name.
         classes: The short name of the NICs' driver, by DeviceClass.
         near: ``required`` or ``preferred`` if the pod wants NICs near its GPUs; else empty.
 
     Raises:
-        WordError: A claim cannot hold so many devices, or the pod requires NICs that are left to the scheduler.
+        WordError: A claim cannot have so many devices, or the pod requires NICs that are left to the scheduler.
     """
     if not nic_entries:
         return None
@@ -107,19 +113,19 @@ def ask(
             gpu_count = sum(int(gpu_requests[name].get("count", 1)) for name in gpu_names)
             if gpu_count > 1 and set(gpu_names) != set(gpu_requests):
                 raise WordError(
-                    f"constraint {shown(attribute)} is about some of the GPUs: write a request with count 1 for each "
-                    "GPU, or remove it: the NICs are those nearest to the GPUs anyway"
+                    f"constraint {shown(attribute)} is about some of the GPUs. Write a request with count 1 for each "
+                    f"GPU, or remove the constraint: the driver takes the NICs nearest to the GPUs in any case."
                 )
             same_attributes.append(Alike(attribute, request_names))
             continue
         if gpu_names and isinstance(attribute, str):
             raise WordError(
-                f"constraint {shown(attribute)} is about NICs and GPUs, and GPUs have no such attribute; remove it: "
-                "the NICs are those nearest to the GPUs anyway"
+                f"constraint {shown(attribute)} is about NICs and GPUs, and GPUs do not have this attribute. Remove "
+                f"it: the driver takes the NICs nearest to the GPUs in any case."
             )
 
         # Constraints other than matchAttribute are not read: their requests are left to the scheduler.
-        reason = f"constraint {shown(str(constraint.get('distinctAttribute', '')))} is for the scheduler alone to judge"
+        reason = f"only kube-scheduler can evaluate constraint {shown(str(constraint.get('distinctAttribute', '')))}"
         left_to_scheduler |= {
             name: left_to_scheduler.get(name, reason) for name in request_names if name in nic_entries
         }
@@ -131,7 +137,7 @@ def ask(
         for same_attribute in same_attributes:
             if any(name in left_to_scheduler for name in same_attribute.requests):
                 newly_left = {
-                    name: "it is to be like another such request"
+                    name: "it must be equal to another request that is left to the scheduler"
                     for name in same_attribute.requests
                     if name in nic_entries
                 }
@@ -146,12 +152,14 @@ def ask(
         int(exactly.get("count", 1)) for exactly in gpu_requests.values()
     )
     if device_count > values.MOST_GPUS:
-        raise WordError(f"{device_count} devices in one claim, which can hold {values.MOST_GPUS}; use several pods")
+        raise WordError(
+            f"the claim requests {device_count} devices. A claim can have at most {values.MOST_GPUS}. Use several pods."
+        )
     if near == NEAR_REQUIRED and left_to_scheduler:
         name, reason = next(iter(left_to_scheduler.items()))
         raise WordError(
-            f"{names.NEAR_NIC}: {near}: the NICs of request {shown(name)} are left to the scheduler: {reason}; write "
-            "another selector (docs/nic-claims.md says which are read), or remove the annotation"
+            f"{names.NEAR_NIC}: {near}: the driver cannot choose the NICs of request {shown(name)}: {reason}. Write "
+            f"another selector (see docs/tasks/nic-claims.md), or remove the annotation."
         )
     readable_constraints = tuple(
         same_attribute
@@ -162,22 +170,28 @@ def ask(
 
 
 def _unreadable(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield the requests that cannot be chosen for, each with why."""
+    """Yield the name of each request for NICs that the driver cannot evaluate, with the reason.
+
+    ``entries`` are the template's requests by name. The scheduler chooses these NICs instead.
+    """
     for name, entry in entries.items():
         exactly = entry.get("exactly")
         if not isinstance(exactly, dict):
-            yield name, "firstAvailable is a ladder that only the scheduler climbs"
+            yield name, "only kube-scheduler can try the alternatives of firstAvailable"
             continue
         unknown_fields = sorted(key for key in set(exactly) - _KNOWN_FIELDS if exactly[key])
         count = exactly.get("count", 1)
         if exactly.get("allocationMode", "ExactCount") != "ExactCount":
-            yield name, "allocationMode All takes every NIC that fits"
+            yield name, "allocationMode All takes all NICs that fit"
         elif unknown_fields or not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
-            yield name, f"{shown(unknown_fields[0] if unknown_fields else 'count')} is for the scheduler alone to judge"
+            yield (
+                name,
+                f"only kube-scheduler can evaluate the field {shown(unknown_fields[0] if unknown_fields else 'count')}",
+            )
         else:
             for text in _selectors(exactly):
                 if simple_cel.read(text) is None:
-                    yield name, f"selector {shown(text)} is for the scheduler alone to judge"
+                    yield name, f"only kube-scheduler can evaluate the selector {shown(text)}"
                     break
 
 
@@ -209,10 +223,16 @@ def _request(name: str, entry: Mapping[str, Any], classes: Mapping[str, str]) ->
 def pinned(
     nics: NicAsk, entries: Mapping[str, dict[str, Any]], addresses: Mapping[str, Sequence[str]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a claim's requests for NICs: as its template has them, with a selector more where NICs were chosen.
+    """Yield a claim's requests for NICs: the template's requests, with a selector for the chosen NICs added.
 
-    It stands first: the scheduler asks the selectors one after the other, and an author's own, which may read what only
-    some NICs have, is then asked of those alone that were chosen for meeting it.
+    The added selector is the first one, and the scheduler evaluates selectors in order. So it evaluates the author's
+    selectors only for the chosen NICs. On other NICs they could fail, because they may read attributes that only some
+    NICs have.
+
+    Args:
+        nics: What the template requests, as ``ask`` returns it.
+        entries: The template's requests for NICs, by name.
+        addresses: The chosen NICs' PCI addresses, by request.
     """
     drivers = {request.name: DRIVERS[request.driver] for request in nics.requests}
     for name, entry in entries.items():

@@ -1,4 +1,4 @@
-"""The annotation by which NVSentinel's node-drainer knows whose pods a faulty GPU concerns.
+"""The annotation by which NVSentinel's node-drainer finds the pods that use a faulty GPU.
 
 Format: ``{"devices":{"nvidia.com/gpu":["GPU-<uuid>", ...]}}``, sorted, each GPU once. Source: NVIDIA/NVSentinel,
 ``data-models/pkg/model`` (DeviceAnnotation) and ``metadata-collector/pkg/mapper``, September 2026; issue 1865.
@@ -17,12 +17,13 @@ _NVIDIA: Final = "GPU-"  # what NVIDIA's UUIDs of GPUs begin with
 
 
 def with_devices(texts: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return the annotations that a placed pod gets, with NVSentinel's if they say which GPUs the pod has.
+    """Return annotations of a placed pod, with the one for NVSentinel's node-drainer added.
 
-    A fraction of a GPU counts as its GPU, which is what NVSentinel resets. GPUs of other vendors are not named.
+    The annotation is added only if ``texts`` name the pod's GPUs. A fraction counts as its whole GPU, because
+    NVSentinel resets whole GPUs. Only GPUs of NVIDIA are named.
 
     Args:
-        texts: The annotations that are written; None for those that are removed.
+        texts: The annotations to write, by name; a value of None removes an annotation.
     """
     if names.ALLOCATED not in texts:
         return dict(texts)

@@ -1,4 +1,4 @@
-"""The opaque configuration that a claim carries from the controller, or from its author, to the node agent."""
+"""The opaque configuration of a claim, which the controller or the claim's author writes for the node agent."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _GPU_INDEX = re.compile(r"[0-9]{1,4}")  # a GPU's index, which shifts when anoth
 
 
 class Mig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Which MIG instances a request gets of GPUs whose instances are made on demand.
+    """The MIG instances that the node agent creates for a request.
 
     Attributes:
-        profile: ``1g.10gb``, as ``nvidia-smi mig -lgip`` has it.
-        starts: By the GPU's uuid, the instance's first memory slice; on a GPU without one the node agent chooses.
+        profile: The profile's name as in ``nvidia-smi mig -lgip``, such as ``1g.10gb``.
+        starts: The first memory slice of the instance, by the GPU's uuid. For a GPU without an entry the node agent
+            chooses.
     """
 
     profile: str
@@ -31,15 +32,15 @@ class Mig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unkn
 
 
 class ClaimConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What a request's container needs to be told.
+    """The settings that the node agent needs for the containers of a claim.
 
     Attributes:
         api_version: ``gpu.topology/v1alpha1``.
         kind: ``ClaimConfig``.
-        order: For each request, the uuids of its GPUs in the order its ranks should take; may be left out.
-        keep_env: Variables that the pod's author set: a CDI edit would replace them, so none of these is set.
-        nccl: What NCCL is told: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``.
-        mig: For each request of MIG instances that are made on demand, which.
+        order: For each request, the uuids of its GPUs in the order of the ranks; optional.
+        keep_env: Environment variables that the pod's author set. CDI edits leave them out, so as not to replace them.
+        nccl: The NCCL setting: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``.
+        mig: For each request of MIG instances that the node agent creates on demand, the instances.
     """
 
     api_version: str
@@ -58,13 +59,13 @@ def make(
 ) -> dict[str, object]:
     """Return the opaque configuration as it is written in ``opaque.parameters``, with all keys sorted.
 
-    Server-side apply sorts keys in any case. A claim's allocation has a copy of the parameters and must not change: a
-    claim whose parameters differ from the copy gets no device status (seen with Kubernetes 1.36.3).
+    The keys are sorted because server-side apply sorts them, too, and the parameters must stay equal to their copy in
+    the claim's allocation. If they differ, the claim gets no device status (seen with Kubernetes 1.36.3).
 
     Args:
         order: The uuids of the GPUs by request, in the order of ranks.
         keep_env: The author's environment variables that no CDI edit may replace.
-        nccl: The NCCL setting.
+        nccl: The value of the pod's annotation ``nccl``, such as ``auto`` or ``off``.
         mig: The MIG instances to make, by request.
     """
     config: dict[str, object] = {
@@ -87,10 +88,10 @@ def make(
 
 
 def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
-    """Return the opaque configuration in ``opaque.parameters``, given as JSON text or as a decoded object.
+    """Return the opaque configuration in ``opaque.parameters``, from JSON text or a decoded object.
 
     Raises:
-        WordError: An unknown version, kind or field, or a value that no driver of ours writes.
+        WordError: A version, kind or field is unknown, or has a value that this driver never writes.
     """
     try:
         if isinstance(parameters, bytes | msgspec.Raw):
@@ -98,14 +99,16 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
         else:
             config = msgspec.convert(parameters, ClaimConfig)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise WordError(f"opaque parameters of driver {names.DRIVER}: {error}{_known_fields(str(error))}") from None
+        raise WordError(f"opaque parameters of driver {names.DRIVER}: {error}{_known_fields(str(error))}.") from None
     if (config.api_version, config.kind) != (names.CONFIG_API_VERSION, names.CONFIG_KIND):
         raise WordError(
-            f"opaque parameters of driver {names.DRIVER}: {config.api_version!r} {config.kind!r} is unknown; "
-            f"write apiVersion: {names.CONFIG_API_VERSION}, kind: {names.CONFIG_KIND}"
+            f"opaque parameters of driver {names.DRIVER}: {config.api_version!r} {config.kind!r} is unknown. Write "
+            f"apiVersion: {names.CONFIG_API_VERSION}, kind: {names.CONFIG_KIND}."
         )
     if values.nccl(config.nccl) is None:
-        raise WordError(f"opaque parameters: nccl: {shown(config.nccl)}; write one of {', '.join(values.NCCL)}")
+        raise WordError(
+            f"opaque parameters: nccl: {shown(config.nccl)} is not allowed. Write one of: {', '.join(values.NCCL)}."
+        )
 
     # The values reach CDI edits and the node agent, which take them as they are. A GPU's index is refused because it is
     # another GPU's once one is lost.
@@ -113,27 +116,33 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
         for uuid in uuids:
             if not is_identity(uuid) or _GPU_INDEX.fullmatch(uuid):
                 raise WordError(
-                    f"opaque parameters: order[{request!r}] has {uuid!r}; write the devices' uuid attributes (GPU-…)"
+                    f"opaque parameters: order[{request!r}]: {uuid!r} is not a UUID. Write the uuid attributes of the "
+                    f"devices (GPU-…)."
                 )
     for request, instances in config.mig.items():
-        where = f"opaque parameters: mig[{request!r}]"
+        place = f"opaque parameters: mig[{request!r}]"
         if not is_mig_profile(instances.profile):
             raise WordError(
-                f"{where}: profile {shown(instances.profile)}; write it as nvidia-smi mig -lgip does: 1g.10gb"
+                f"{place}: {shown(instances.profile)} is not a MIG profile. Write it as nvidia-smi mig -lgip prints "
+                f"it, for example 1g.10gb."
             )
         for uuid, start in instances.starts.items():
             if not is_identity(uuid) or _GPU_INDEX.fullmatch(uuid) or not 0 <= start <= _MOST_START:
                 raise WordError(
-                    f"{where}: starts has {shown(uuid)}: {start}; write a GPU's uuid attribute (GPU-…) and the "
-                    f"placement's first memory slice, 0 to {_MOST_START}"
+                    f"{place}: starts: {shown(uuid)}: {start} is not valid. Write the uuid attribute of a GPU (GPU-…) "
+                    f"and the first memory slice of the placement, 0 to {_MOST_START}."
                 )
     return config
 
 
 def _known_fields(error: str) -> str:
-    """Return what to write where msgspec says that a field is unknown, and where it is."""
+    """Return the known fields, for the message about an unknown field; empty for other errors.
+
+    Args:
+        error: The message of msgspec.
+    """
     unknown = _UNKNOWN_FIELD.search(error)
     if unknown is None:
         return ""
     fields = Mig.__struct_encode_fields__ if unknown[2] else ClaimConfig.__struct_encode_fields__
-    return f"; there are {', '.join(fields)}{hint(unknown[1], fields)}"
+    return f". Known fields: {', '.join(fields)}{hint(unknown[1], fields)}"

@@ -1,4 +1,7 @@
-"""What a claim holds: the devices it was given, or those that it is pinned to."""
+"""Reads which devices a claim has: the allocated devices, and the devices that the claim is pinned to.
+
+A claim is pinned if its selectors match only the devices that the controller chose.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,8 @@ class MigSlice(msgspec.Struct, frozen=True):
     Attributes:
         profile: The profile's name.
         start: Its first memory slice.
-        size: How many memory slices it takes from there on.
-        compute: How many compute slices; 0 for as many as the profile has.
+        size: The number of its memory slices.
+        compute: The number of its compute slices; 0 if the profile's usual number applies.
     """
 
     profile: str
@@ -85,29 +88,30 @@ class _Spec(msgspec.Struct, rename="camel", frozen=True, gc=False):
 
 
 class Claim(ResourceClaim, frozen=True):
-    """A claim with the part of its spec that says which GPUs it is pinned to.
+    """A claim with the part of its spec that pins it to GPUs.
 
-    The ``choice`` annotation alone would not do: it holds the machine's own numbers, which shift when a GPU is lost,
-    and annotations can be changed while a claim's spec cannot.
+    The claim's annotation ``choice`` alone does not prove which GPUs the claim has, for two reasons. The annotation has
+    GPU numbers of the machine, which shift when the machine loses a GPU. And users can change annotations, while a
+    claim's spec is immutable.
     """
 
     spec: _Spec = _Spec()
 
     @property
     def key(self) -> Key:
-        """Return the namespace and name of a claim that can have a pin."""
+        """Return the namespace and name of a claim."""
         return self.metadata.namespace, self.metadata.name
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """What one of our claims was made for.
+    """The GPUs and NICs that a claim of this driver is pinned to.
 
     Attributes:
-        choice: The choice, by the machine's numbers of that time.
-        uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
-        placed: Uuids of the GPUs whose MIG slices are devices of their own, pinned by profile and start.
-        nccl: The NCCL setting.
-        nics: PCI addresses of the NICs that it is also pinned to, by the claim's requests.
+        choice: The chosen GPUs or fractions, with the GPU numbers that the machine had when they were chosen.
+        uuids: The uuids of the chosen GPUs by the name of the claim's request, in the order of ``choice.containers``.
+        placed: Uuids of the GPUs whose MIG slices are separate devices, pinned by profile and start.
+        nccl: The value of the pod's annotation ``nccl``, such as ``auto`` or ``off``.
+        nics: PCI addresses of the pinned NICs, by the name of the claim's request.
     """
 
     choice: Choice | PartChoice
@@ -118,26 +122,26 @@ class Pin(msgspec.Struct, frozen=True):
 
     @property
     def devices(self) -> frozenset[Device]:
-        """Return the devices of the GPUs in a claim's pin."""
+        """Return the devices (pool and name) of the GPUs to which the claim is pinned."""
         return frozenset(self.taken)
 
     @property
     def taken(self) -> dict[Device, Usage]:
-        """Return what a claim's pin takes of each of its devices."""
+        """Return how much of each pinned GPU the claim uses: its fractions, or None for the whole GPU."""
         return taken_of(self.choice, self.uuids)
 
     @property
     def apart(self) -> frozenset[Device]:
-        """Return the GPUs in a claim's pin whose MIG slices are devices of their own."""
+        """Return the pinned GPUs for which each possible MIG slice is published as a device of its own."""
         return frozenset((self.choice.node, resource_slices.device_name(uuid)) for uuid in self.placed)
 
     @property
     def texts(self) -> dict[str, str | None]:
-        """Return the annotations that tell a pod's author of the pin's GPUs; None for those to remove."""
+        """Return the annotations that show the pinned GPUs on the pod; None removes an annotation."""
         return result_annotations.written(self.choice, self.numbers())
 
     def numbers(self) -> dict[int, str]:
-        """Return the uuids of the GPUs in a claim's pin by the machine's numbers of that time."""
+        """Return the uuid of each pinned GPU, by the number that the GPU had on its machine."""
         if isinstance(self.choice, PartChoice):
             parts = claim_builder.parts_of(self.choice, self.uuids)
             return {part.gpu: self.uuids[request][0] for request, part in parts.items()}
@@ -149,7 +153,12 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> dict[Device, Usage]:
-    """Return what a pin takes of each device of a node's GPUs, given by request."""
+    """Return how much of each GPU a choice uses: its fractions, or None for the whole GPU.
+
+    Args:
+        choice: The chosen GPUs or fractions.
+        uuids: The uuids of the chosen GPUs, by the name of the claim's request.
+    """
     if isinstance(choice, Choice):
         return {(choice.node, resource_slices.device_name(uuid)): None for each in uuids.values() for uuid in each}
     taken: dict[Device, tuple[Amount | MigSlice, ...]] = {}
@@ -161,10 +170,11 @@ def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
 
 
 def pin(claim: Claim) -> Pin | None:
-    """Return the pin of a claim of ours to its GPUs; None if it has none, or was changed.
+    """Return the devices to which a claim of this driver is pinned; None without a valid pin.
 
-    The annotation with the choice, the configuration and the requests must agree: annotations can be changed by anyone
-    who may write the claim.
+    A pin is the controller's choice of GPUs and NICs in the claim's spec. The annotation with the choice must agree
+    with the claim's configuration and requests. Otherwise the pin is not valid, because everyone who may write the
+    claim can change its annotations.
     """
     # The choice has the GPUs' numbers on their machine, the configuration their uuids by request.
     try:
@@ -237,15 +247,23 @@ _OF_GPUS: Final = frozenset((*OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS
 
 
 def _is_of_gpus(device_class: str) -> bool:
-    """Return whether a class is of the driver whose GPUs are handed out, by its name: NICs' may end as these do."""
+    """Return whether a DeviceClass is one of the allocating driver's GPU classes.
+
+    The name is compared as a whole: names of NIC classes can have the same ending.
+    """
     return device_class in _OF_GPUS or device_class in current_ledger().vendor_of
 
 
 def _nics(requests: Mapping[str, _Exactly], chosen_for: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the NICs that requests with selectors are pinned to: the first selector names as many as they ask for.
+    """Return the PCI addresses of the NICs that requests are pinned to, by the request's name.
 
-    A selector of their author's may have that form, too. So those requests alone count that our configuration is for;
-    one that is for all is of a release that did not say it.
+    A request is pinned if its first selector names as many addresses as the request's count. The selector of a claim's
+    author can have the same form. So only the requests in ``chosen_for`` are read. If this is empty, an older release
+    wrote the claim, and all requests are read.
+
+    Args:
+        requests: The claim's requests for NICs, by name.
+        chosen_for: The names of the requests for which the driver chose NICs, from the claim's configuration.
     """
     found: dict[str, tuple[str, ...]] = {}
     for name, asked in requests.items():
@@ -258,7 +276,17 @@ def _nics(requests: Mapping[str, _Exactly], chosen_for: Collection[str]) -> dict
 
 
 def _is_request_for(part: Part, asked: _Exactly, mig: opaque_config.Mig | None, uuid: str) -> bool:
-    """Return whether a request asks for this part: annotations can be changed while a claim's spec cannot."""
+    """Return whether a request in a claim's spec is for the share or MIG slice ``part``.
+
+    ``part`` comes from the claim's annotation, which users can change. So it is compared with the spec, which is
+    immutable.
+
+    Args:
+        part: The share or MIG slice in the annotation.
+        asked: The request in the spec.
+        mig: The request's MIG instance in the claim's configuration; None without one.
+        uuid: The GPU's uuid.
+    """
     requested = asked.capacity.requests
     if isinstance(part, SharePart):
         return mig is None and _amount(requested) == part.amount
@@ -273,25 +301,24 @@ def _is_request_for(part: Part, asked: _Exactly, mig: opaque_config.Mig | None, 
 
 
 def _amount(capacities: Mapping[str, str]) -> Amount:
-    """Return an amount of compute and memory; what is not said is 0.
+    """Return an amount of compute and memory from capacities; a missing capacity counts as 0.
 
     Raises:
-        WordError: A text is no quantity.
+        WordError: A text is not a quantity.
     """
     cores = quantity.whole(capacities.get(names.CAPACITY_CORES, "0"))
     return Amount(cores, -(-quantity.whole(capacities.get(names.CAPACITY_MEMORY, "0")) // _MIB))
 
 
 def allocated(claim: Claim) -> dict[Device, Usage]:
-    """Return what the scheduler allocated to a claim, by device; None is a whole GPU.
+    """Return how much of each device the scheduler allocated to a claim; None is a whole GPU.
 
-    This works with and without a pin.
+    The claim need not have a pin. Devices of other drivers, gang barrier devices and devices for monitoring (admin
+    access) are left out.
 
-    Devices of other drivers, gang barrier devices and monitoring (admin access) are left out.
-
-    The scheduler does not know the start of a MIG slice. It is read from the pin, or, for a claim without a pin, from
-    the status that the node agent writes when it has prepared the claim. Until then the claim counts as having all of
-    the GPU.
+    The scheduler does not know at which memory slice a MIG slice starts. The start is read from the pin. Without a pin,
+    it is read from the status that the node agent writes when it prepares the claim. Until then the claim counts as
+    using the whole GPU.
     """
     if claim.status.allocation is None:
         return {}
@@ -315,14 +342,17 @@ def allocated(claim: Claim) -> dict[Device, Usage]:
 
 
 def part_of(claim: ResourceClaim, result: AllocationResult) -> Amount | MigSlice | None:
-    """Return the fraction of a device that a claim's allocation result gives; None for all, and if not known."""
+    """Return the fraction in ``result``, one allocated device; None for a whole GPU.
+
+    Also None if the fraction is not known. The start of a MIG slice is in the claim's status.
+    """
     if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
         return _slice_of(claim, result)
     return _share_of(result.consumed_capacity)
 
 
 class _Told(msgspec.Struct, frozen=True, gc=False):
-    """What the node agent says of a MIG slice (``node.claims.status``)."""
+    """The MIG slice in a device's status of a claim, which the node agent writes (``node.claims.status``)."""
 
     type: str = ""
     profile: str = ""
@@ -335,8 +365,9 @@ _TOLD: Final = msgspec.json.Decoder(_Told)
 def _slice_of(claim: ResourceClaim, result: AllocationResult) -> MigSlice | None:
     """Return the MIG slice of an allocation result from the claim's status; None if unknown.
 
-    The status may be missing or invalid. The size of the slice is what the scheduler counted. Only a caller that knows
-    the GPU's profiles can tell whether the profile has this size.
+    Unknown means that the node agent has not written the status, or that the status is not valid. The size of the slice
+    is the number of memory slices that the scheduler counted. The caller must check that the profile has this size,
+    because only the caller knows the GPU's profiles.
     """
     device_key = result.driver, result.pool, result.device, result.share_id
     for status in claim.status.devices:
@@ -362,7 +393,10 @@ def _slice_of(claim: ResourceClaim, result: AllocationResult) -> MigSlice | None
 
 
 def _share_of(consumed: Mapping[str, str]) -> Amount | None:
-    """Return what a result takes of its device as a share; None where that is all of it, or no share."""
+    """Return the share of a GPU in the consumed capacities of an allocation result.
+
+    None for a whole GPU or an invalid share.
+    """
     if not consumed:
         return None  # as of most: a cluster has thousands of whole GPUs
     try:
@@ -373,19 +407,31 @@ def _share_of(consumed: Mapping[str, str]) -> Amount | None:
 
 
 def owners(claim: Claim) -> tuple[tuple[str, str], ...]:
-    """Return name and uid of the pods that a claim belongs to: of one that controls it, or of all that share it."""
+    """Return the name and uid of each pod that a claim belongs to, from its owner references.
+
+    For a claim of one pod, this is its controlling owner. For a shared claim, these are all pods that share it.
+    """
     pods = [owner for owner in claim.metadata.owner_references if owner.kind == "Pod"]
     shared = names.SET in claim.metadata.annotations
     return tuple((owner.name, owner.uid) for owner in pods if owner.controller or shared)
 
 
 def claim_key(pod: Pod) -> Key | None:
-    """Return the key of the claim that the webhook gave a pod, whether it exists or not."""
+    """Return namespace and name of the claim that the webhook wrote into a pod; None without one.
+
+    The claim may not exist yet.
+    """
     return None if pod.claim_name is None else (pod.metadata.namespace, pod.claim_name)
 
 
 def is_set(claim: Key) -> bool:
-    """Return whether a pod's claim has the name of a shared claim: names of a pod's own claim are generated."""
+    """Return whether a claim is shared by several pods, by the form of its name.
+
+    Users name shared claims. The driver generates all other names, with the prefix ``names.CLAIM_PREFIX``.
+
+    Args:
+        claim: The namespace and name of the claim.
+    """
     return not claim[1].startswith(names.CLAIM_PREFIX)
 
 
@@ -394,6 +440,9 @@ KEEP: Final = ("CUDA_", "NCCL_", "NVIDIA_")
 
 
 def kept_env(pod: Pod, containers: frozenset[str]) -> list[str]:
-    """Return the environment variables that the author set in containers and that an edit must not replace."""
+    """Return the environment variables that the pod's author set and that the driver must not replace.
+
+    Only variables of these containers count, and only names that the node agent can set by CDI (``KEEP``).
+    """
     spec = (*pod.spec.init_containers, *pod.spec.containers)
     return sorted({e.name for c in spec if c.name in containers for e in c.env if e.name.startswith(KEEP)})

@@ -1,7 +1,8 @@
-"""The note on a claim that says which pods are preempted for it, and until when it waits for them.
+"""The note on a claim that lists the pods preempted for it, and how long the claim waits for them to end.
 
-It is written with the claim, so before any of them is told to end: whoever leads then knows from the claims alone whose
-GPUs these are to be, and whom to end. A claim that says so is a promise like any other once those pods are gone.
+The controller writes the note with the claim, before it evicts any of the pods. So a new leader knows from the claims
+alone for which pod the GPUs are, and which pods to evict. When the preempted pods are gone, the claim is a tentative
+placement like any other.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ LONGEST: Final = 128 << 10  # characters of the annotation: half of what an obje
 
 
 class Victim(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A pod that has to end.
+    """A pod that is preempted.
 
     Attributes:
         namespace: Its namespace.
         name: Its name.
-        uid: Its uid: what is made anew under its name is another, and has not to end.
+        uid: Its uid. A new pod with the same name is another pod, and is not preempted.
     """
 
     namespace: str
@@ -32,14 +33,16 @@ class Victim(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Preempts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a claim says of those that have to end for it.
+    """The preemption that is noted on a claim.
 
     Attributes:
-        at: When that was decided, seconds since the epoch.
-        until: Until when its GPUs are kept while they end, the same.
-        victims: The pods: those that hold what it is pinned to or takes of its node, and all others of their gangs.
-        spare: What made them, as ``namespace/Job/train``: not to be ended again for a while.
-        why: The same in words, for people.
+        at: When the controller decided to preempt, seconds since the epoch.
+        until: Until when the GPUs are kept while the pods end, seconds since the epoch.
+        victims: The preempted pods: those that use the pinned devices or needed resources of the node, and all other
+            pods of their gangs.
+        spare: The owners of these pods, as ``namespace/Job/train``. The pods that replace the victims are not preempted
+            for a while.
+        why: The reason, for people.
     """
 
     at: int
@@ -50,7 +53,7 @@ class Preempts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uids(self) -> frozenset[str]:
-        """Return the uids of all pods that the preemption noted on a claim ends."""
+        """Return the uids of all pods that this preemption ends."""
         return frozenset(victim.uid for victim in self.victims)
 
 
@@ -63,7 +66,7 @@ def written(preempts: Preempts) -> str:
 
 
 def read(claim: ResourceClaim) -> Preempts | None:
-    """Return which pods are preempted for a claim of ours by its note; None without one, or for a damaged one."""
+    """Return the preemption in the note on this driver's claim; None without a readable note."""
     text = claim.metadata.annotations.get(names.PREEMPTS)
     if text is None or len(text) > LONGEST:
         return None

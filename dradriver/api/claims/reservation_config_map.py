@@ -1,6 +1,6 @@
-"""Reservations, and who had to end for others, as they stand in the API: a bounded ConfigMap of the driver's.
+"""Reservations and evicted workloads, stored in a ConfigMap of the driver with a bounded size.
 
-Not on the pods that they are for: whoever may edit a pod could reserve GPUs then.
+A reservation is not stored on the pod that it is for: everyone who may edit a pod could then reserve GPUs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ Some = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A reservation; ``queue.reservation_rules.Reservation`` says what each is. Times are seconds since the epoch.
+    """A reservation; ``queue.reservation_rules.Reservation`` explains the fields.
+
+    Times are seconds since the epoch.
 
     Attributes:
-        who: The workload that it is for: namespace, name and, for a single pod, uid.
+        who: The workload that the GPUs are reserved for: its namespace, its name and, for a single pod, its uid.
         gpus: Device names by node.
-        idle: How many of the GPUs stood idle when it was written.
+        idle: How many of the GPUs no pod used when the reservation was written.
     """
 
     who: Who
@@ -47,7 +49,10 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Since(msgspec.Struct, frozen=True, array_like=True):
-    """Since when a workload is blocked, or when a tenant's last reservation came to nothing, and how many did."""
+    """Since when a workload waits for a reservation, or when a tenant's reservation failed.
+
+    For a tenant, ``failed`` is the number of its failed reservations.
+    """
 
     who: Who
     at: Seconds
@@ -55,7 +60,7 @@ class Since(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ConfigMap says."""
+    """The content of the ConfigMap: reservations, workloads that wait for one, failures and evictions."""
 
     version: int = _VERSION
     kept: Annotated[list[Kept], msgspec.Meta(max_length=MOST_KEPT)] = []
@@ -82,13 +87,14 @@ def config_map(
     """Return the ConfigMap that keeps these reservations of GPUs.
 
     Args:
-        kept: All that are in force.
-        blocked: The workloads that wait for a reservation, longest first.
-        failed: The tenants whose reservations came to nothing lately, the last first.
-        evicted: The workloads that had to end for others, the oldest first; of too many the last are kept.
-        namespace: The driver's.
-        owners: Its ``ownerReferences``: Kubernetes deletes the ConfigMap with them.
-        version: The resourceVersion that it replaces; empty for a new one.
+        kept: All reservations in force.
+        blocked: The workloads that wait for a reservation, the longest wait first.
+        failed: The tenants whose reservations failed lately, the latest first.
+        evicted: The workloads that were evicted for others, the oldest first. If there are too many, the latest are
+            kept.
+        namespace: The driver's namespace.
+        owners: The ConfigMap's ``ownerReferences``: Kubernetes deletes the ConfigMap when they are gone.
+        version: The resourceVersion of the ConfigMap that it replaces; empty for a new ConfigMap.
     """
     metadata = {"name": NAME, "namespace": namespace} | ({"ownerReferences": list(owners)} if owners else {})
     metadata |= {"resourceVersion": version} if version else {}
@@ -105,14 +111,20 @@ def config_map(
 def read(found: Mapping[str, Any]) -> Written:
     """Return the reservations of GPUs that the ConfigMap holds.
 
+    Args:
+        found: The ConfigMap, as JSON data.
+
     Raises:
-        WordError: It was not written by this driver, or was changed since.
+        WordError: This driver did not write the ConfigMap, or the ConfigMap was changed since.
     """
     try:
         data = msgspec.convert(found, _ConfigMap).data or {}
         written = msgspec.json.decode(data.get(_KEY, ""), type=Written)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise WordError(f"ConfigMap {NAME} tells of no reservations: {error}; delete it") from None
+        raise WordError(f"ConfigMap {NAME} has no readable reservations: {error}") from None
     if written.version != _VERSION:
-        raise WordError(f"ConfigMap {NAME} is of another release (version {written.version})")
+        raise WordError(
+            f"ConfigMap {NAME} was written by another release (version {written.version}), and this release cannot "
+            f"read it."
+        )
     return written

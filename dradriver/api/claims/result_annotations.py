@@ -1,4 +1,4 @@
-"""The annotations on a pod that tell what it got: GPUs, level, bandwidth, fraction."""
+"""The annotations that show on a pod what it got: its GPUs or fraction, the kind of links, the bandwidth."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _CHOSEN: Final = tuple(name for name in (*names.RESULTS, *names.FORMER_RESULTS) 
 
 
 def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, str | None]:
-    """Return the annotations that tell a pod's author its GPUs; None to remove one.
+    """Return the annotations that show a pod's author the chosen GPUs; None removes an annotation.
 
-    The rest of the choice is in the claim's annotation `CHOICE`.
+    The full choice is in the claim's annotation ``names.CHOICE``.
 
     Args:
         choice: The chosen GPUs or fractions.
-        uuids: The chosen GPUs' uuids by the machine's own number.
+        uuids: The uuid of each chosen GPU, by the GPU's number on its machine.
     """
     if isinstance(choice, PartChoice):
         parts = [part for parts in choice.containers for part in parts]

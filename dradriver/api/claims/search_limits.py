@@ -1,32 +1,40 @@
-"""How much a claim may leave to the scheduler's search: limits of claims that nobody chose the GPUs of.
+"""Limits of claims whose GPUs the scheduler chooses, so that its search does not take too long.
 
-kube-scheduler tries all ways to fill a claim on a node before it gives up, up to its filter timeout of 10 s, and
-schedules no other pod meanwhile. An admission policy of the chart (``partspolicy.yaml``) has the same limits for the
-claims of users. The webhook asks ``check`` about the pods whose claims the controller makes without a choice.
+kube-scheduler tries all ways to fill a claim on a node before it gives up. Its filter timeout limits this to 10 s.
+Meanwhile it schedules no other pod. An admission policy of the chart (``partspolicy.yaml``) has the same limits for the
+claims of users. The webhook calls ``check`` for pods whose claims the controller creates without choosing GPUs.
 
-CPU time of the scheduler's allocator on one node, for the worst claims that these limits let pass:
+CPU time of the scheduler's allocator on one node, for the worst claims within these limits, on Kubernetes 1.37.2 and
+1.35.4:
 
-- 8 requests of a GPU where 7 are free: 55 ms on Kubernetes 1.37.2, 35 ms on 1.35.4.
-- One request of 16 GPUs where 15 are free: 80 ms on 1.37.2. Version 1.35.4 tries all orders of the free GPUs: 0.4 s
-  with 8 of them, 3.1 s with 9, and the whole filter timeout with 10 to 15. Only nodes with more than eight GPUs have as
-  many. A limit of 9 GPUs on 1.35 would refuse every claim for such a node.
+- 8 requests of a GPU where 7 are free: 55 ms on 1.37.2, 35 ms on 1.35.4.
+- One request of 16 GPUs where 15 are free: 80 ms on 1.37.2. Version 1.35.4 tries all orders of the free GPUs. It needs
+  0.4 s with 8 free GPUs, 3.1 s with 9, and the whole filter timeout with 10 to 15. Only nodes with more than eight GPUs
+  can have so many. A limit of 9 GPUs on 1.35 would refuse every claim for these nodes.
 - 4 requests of 2 GPUs with 2 alternatives, 7 free: 60 ms on 1.37.2, 390 ms on 1.35.4.
-- 8 equal shares where 7 fit: 190 ms on 1.37.2, 70 ms on 1.35.4. 4 different shares: 10 ms and 190 ms.
+- 8 equal shares where 7 fit: 190 ms on 1.37.2, 70 ms on 1.35.4.
+- 4 different shares: 10 ms on 1.37.2, 190 ms on 1.35.4.
 - 4 different requests of which the last fits no GPU, 16 free: 20 ms on 1.37.2, 15 ms on 1.35.4.
-- 8 MIG slices in one request where 7 are free and each placement is a device: 1.4 s on 1.37.2. Otherwise 200 ms.
+- 8 MIG slices in one request where 7 are free: 1.4 s on 1.37.2 with ``mig: placements`` (each placement is a device),
+  200 ms without.
 
-With the whole scheduler, on two busy cores, other pods were bound within 1.5 s during the worst of these searches: 8
-equal shares on 1.37.2, and 4 requests of 2 GPUs with 2 alternatives on 1.35.4. Each node with as many free GPUs costs
-the same again.
+A test ran the whole scheduler on two busy cores, with the claim of 8 equal shares on 1.37.2, and with 4 requests of 2
+GPUs with 2 alternatives on 1.35.4. Other pods were bound within 1.5 s during the search. Each further node with as many
+free GPUs costs the same time again.
 
-Above them: 9 requests of a GPU where 8 are free 0.5 s, 17 shares of 40 % on 8 GPUs more than 10 s.
+Claims above the limits: 9 requests of a GPU where 8 are free take 0.5 s. 17 shares of 40 % on 8 GPUs take more than 10
+s.
 
 The limits are for one claim. The scheduler searches for all claims of a pod together, and no policy sees all of them: a
 pod names templates, which need not exist yet. A limit of the number of claims would refuse pods of other drivers, and
-three claims are too many already. Three claims of 8 shares of 40 % held up other pods for 10.2 s on 1.37.2,
-four of 8 equal shares for 10.9 s on 1.35.4. With ``filterTimeout: 3s``, as docs/limits.md advises, both took 3.1 s, and
-so did the request of 16 GPUs on 1.35.4. Version 1.35 has the timeout for each node, and took 9.5 s for 32 nodes. On
-1.37 the first node that reaches it ends the attempt, and the pod is tried again after 1 to 10 s.
+three claims are too many already. These pods held up other pods:
+
+- on 1.37.2, a pod with three claims of 8 shares of 40 %: for 10.2 s, and for 3.1 s with ``filterTimeout: 3s``
+- on 1.35.4, a pod with four claims of 8 equal shares: for 10.9 s, and for 3.1 s with ``filterTimeout: 3s``
+- on 1.35.4, a pod with one request of 16 GPUs: for 3.1 s with ``filterTimeout: 3s``
+
+docs/reference/limits.md advises this ``filterTimeout``. On 1.35 the timeout is for each node: a search on 32 nodes took
+9.5 s. On 1.37 the first node that reaches the timeout ends the attempt, and the pod is tried again after 1 to 10 s.
 """
 
 from __future__ import annotations
@@ -49,13 +57,13 @@ _COMPARED_FIELDS: Final = ("deviceClassName", "selectors", "capacity", "tolerati
 
 
 def check(spec: Mapping[str, Any]) -> None:
-    """Raise an error if the scheduler's search would take too long for what a claim requests.
+    """Raise if the scheduler would need too long to search devices for a claim.
 
-    The limits depend on the number of requests, on their alternatives, on whether the requests differ, and on whether
-    one request asks for fractions: the scheduler then searches as if there were several.
+    The limits depend on four things: the number of requests, their alternatives, whether the requests differ, and
+    whether a request is for fractions. For a fraction the scheduler searches as if there were several requests.
 
     Args:
-        spec: A claim's spec. All of its requests are for GPUs of this driver or of the one that it extends.
+        spec: A claim's spec. All its requests are for GPUs of the allocating driver.
 
     Raises:
         WordError: The claim requests too much; the message has the figures.
@@ -74,16 +82,20 @@ def check(spec: Mapping[str, Any]) -> None:
         )
         limit = IN_SEVERAL_REQUESTS if has_fractions else IN_ONE_REQUEST
         if gpus > limit:
-            raise WordError(_too_much(f"{gpus} GPUs; one request asks for at most {limit}"))
+            raise WordError(_too_much(f"{gpus} GPUs. One request can have at most {limit}"))
         return
     if gpus > IN_SEVERAL_REQUESTS:
-        raise WordError(_too_much(f"{gpus} GPUs in {request_count} requests; several ask for {IN_SEVERAL_REQUESTS}"))
+        raise WordError(
+            _too_much(
+                f"{gpus} GPUs in {request_count} requests. Several requests can have at most {IN_SEVERAL_REQUESTS}"
+            )
+        )
     alternative_count = sum(map(len, alternatives_by_request))
     if gpus + alternative_count > WITH_ALTERNATIVES:
         raise WordError(
             _too_much(
-                f"{gpus} GPUs in {request_count} requests with {alternative_count} alternatives; GPUs and alternatives "
-                f"together are at most {WITH_ALTERNATIVES}"
+                f"{gpus} GPUs in {request_count} requests with {alternative_count} alternatives. GPUs and alternatives "
+                f"together can be at most {WITH_ALTERNATIVES}"
             )
         )
 
@@ -96,8 +108,10 @@ def check(spec: Mapping[str, Any]) -> None:
         for field in _COMPARED_FIELDS
     )
     if not is_alike and gpus > DIFFERENT:
-        raise WordError(_too_much(f"{gpus} different parts of GPUs; requests that differ ask for at most {DIFFERENT}"))
+        raise WordError(
+            _too_much(f"{gpus} different fractions of GPUs. Requests that differ can have at most {DIFFERENT}")
+        )
 
 
 def _too_much(asked: str) -> str:
-    return f"kube-scheduler would have to search too long for {asked}"
+    return f"kube-scheduler would search too long for {asked}."

@@ -1,7 +1,7 @@
-"""GPU time as it stands in the API: ConfigMaps of the driver's namespace, a fixed number of them and each bounded.
+"""GPU time, stored in ConfigMaps of the driver's namespace: a fixed number of them, each with a bounded size.
 
-One has the hour that goes on and is written every minute; each of the others has the hours of a day that are over. The
-days take turns: a day's place is that of the day 36 days before.
+One ConfigMap has the current hour and is written every minute. Each of the others has the past hours of one day. A new
+day overwrites the ConfigMap of the day 36 days before.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Kind = Literal["whole", "share", "slice"]
 
 
 class Bucket(msgspec.Struct, frozen=True, order=True):
-    """What GPU time is added up by: namespace, owner, product and kind.
+    """The key by which GPU time is summed: namespace, owner, product, and whole GPU or fraction.
 
     Attributes:
         namespace: The claim's namespace.
         owner: The owner of its pod, ``Job/train``; empty if it is not known.
-        product: The GPUs' full product name; empty where that is not known.
+        product: The GPUs' full product name; empty if it is not known.
         kind: Whole GPUs, shares or MIG slices.
     """
 
@@ -55,12 +55,12 @@ Hours = dict[int, dict[Bucket, float]]
 
 
 class Detail(msgspec.Struct):
-    """Idle time and pods of an hour's GPU time.
+    """Idle time and GPU time by pod, for one hour.
 
     Attributes:
-        idle: GPU-seconds of each bucket in which all that the claim has did nothing; no more than the bucket's.
-        pods: GPU-seconds of pods by their bucket and name, and how many of these were idle. Not of all pods: what a
-            bucket has beside these is of others.
+        idle: For each bucket, the GPU-seconds in which all devices of the claim were idle.
+        pods: For each bucket and pod name, the pod's GPU-seconds, and how many of them were idle. Only the largest pods
+            are listed. So their sum can be less than the bucket's GPU-seconds.
     """
 
     idle: dict[Bucket, float] = {}
@@ -76,16 +76,17 @@ _Pod = tuple[Annotated[int, msgspec.Meta(ge=0)], str, _Seconds, _Seconds]
 
 
 class _Written(msgspec.Struct):
-    """A ConfigMap's text: hours by their numbers, and until when they were counted, seconds since the epoch.
+    """The JSON in a ConfigMap of GPU time. Hours are numbers, counted from the epoch.
 
-    A release that knows no ``idle`` and ``pods`` skips them, and what it wrote has none.
+    Older releases do not know ``idle`` and ``pods``: they skip the fields, and do not write them.
 
     Attributes:
         version: The format's version.
-        until: Until when was counted.
-        hours: Rows of GPU-seconds.
-        idle: For each row of an hour, the seconds in which the GPUs were idle.
-        pods: The place of the pod's row in its hour, its name, GPU-seconds, and how many of these were idle.
+        until: The time up to which GPU time is counted, seconds since the epoch.
+        hours: For each hour, rows of a bucket's fields and its GPU-seconds.
+        idle: For each hour, the idle GPU-seconds of each row in ``hours``.
+        pods: For each hour and pod: the number of the row in ``hours``, its name, its GPU-seconds, and how many were
+            idle.
     """
 
     version: int
@@ -101,12 +102,12 @@ class _ConfigMap(msgspec.Struct):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What one ConfigMap says.
+    """The content of one ConfigMap with GPU time.
 
     Attributes:
         version: Its resourceVersion.
-        until: Until when was counted, seconds since the epoch.
-        hours: GPU-seconds.
+        until: The time up to which GPU time is counted, seconds since the epoch.
+        hours: GPU-seconds by hour.
         details: Idle time and pods, by hour.
     """
 
@@ -117,12 +118,16 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def every_name() -> list[str]:
-    """Return the names of all ConfigMaps with GPU time that there can be, the current hour's last."""
+    """Return the names of all possible ConfigMaps with GPU time. The last one is for the current hour."""
     return [*(f"{_NAME}-{place:02}" for place in range(PLACES)), name_of(None)]
 
 
 def name_of(day: int | None) -> str:
-    """Return the name of a day's ConfigMap with GPU time, counted from the epoch; of the current hour for None."""
+    """Return the name of a day's ConfigMap with GPU time.
+
+    Args:
+        day: The day, counted from the epoch; None for the current hour.
+    """
     return f"{_NAME}-hour" if day is None else f"{_NAME}-{day % PLACES:02}"
 
 
@@ -143,9 +148,9 @@ def config_map(
         hours: GPU-seconds by hour.
         until: The time up to which GPU time was counted, seconds since the epoch.
         namespace: The driver's namespace.
-        owners: Its ``ownerReferences``: Kubernetes deletes the ConfigMap with them.
-        version: The resourceVersion that it replaces; empty for a new one.
-        details: Idle time and pods by hour. Of the pods only the largest are written, as many as there is room for.
+        owners: The ConfigMap's ``ownerReferences``: Kubernetes deletes the ConfigMap when they are gone.
+        version: The resourceVersion of the ConfigMap that it replaces; empty for a new ConfigMap.
+        details: Idle time and pods by hour. If the room is not enough, only the largest pods are written.
     """
     text = _text(hours, details or {}, until)
     metadata = {"name": name_of(day), "namespace": namespace} | ({"ownerReferences": list(owners)} if owners else {})
@@ -157,15 +162,18 @@ def read(config_map: Mapping[str, Any]) -> Kept:
     """Return the GPU time that a ConfigMap holds.
 
     Raises:
-        WordError: This driver did not write it, or it was changed since.
+        WordError: This driver did not write the ConfigMap, or the ConfigMap was changed since.
     """
     try:
         typed_map = msgspec.convert(config_map, _ConfigMap)
         written = msgspec.json.decode((typed_map.data or {}).get(_KEY, ""), type=_Written)
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise WordError(f"ConfigMap {name_in(config_map)} tells of no GPU time: {error}; delete it") from None
+        raise WordError(f"ConfigMap {name_in(config_map)} has no readable GPU usage: {error}. Delete it.") from None
     if written.version != _VERSION:
-        raise WordError(f"ConfigMap {typed_map.metadata.name} is of another release (version {written.version})")
+        raise WordError(
+            f"ConfigMap {typed_map.metadata.name} was written by another release (version {written.version}), and "
+            f"this release cannot read it."
+        )
     hours: Hours = {}
     details: Details = {}
     for hour, rows in written.hours.items():
@@ -183,18 +191,21 @@ def read(config_map: Mapping[str, Any]) -> Kept:
 
 
 def name_in(config_map: Mapping[str, Any]) -> str:
-    """Return an object's name in a ConfigMap with GPU time; the object may be None."""
+    """Return the name in a ConfigMap's metadata; empty if the object has none."""
     metadata = config_map.get("metadata")
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
 
 def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict[Bucket, float]:
-    """Return fewer buckets of GPU time for a ConfigMap, with the same sum: the small ones are added up by namespace.
+    """Return at most a given number of buckets of GPU time, with the same sum as before.
+
+    A bucket is a sum of GPU time, by namespace, owner, GPU product and kind. Small buckets of a namespace are added up,
+    so that the ConfigMap does not grow without limit.
 
     Args:
-        buckets: GPU-seconds.
-        most: So many keep their owner.
-        namespaces: So many sums of a namespace there are beside these; what is less is added up altogether.
+        buckets: GPU-seconds by bucket.
+        most: How many buckets stay as they are. The largest ones do.
+        namespaces: How many sums of namespaces are allowed in addition. Smaller sums go into one sum of all namespaces.
     """
     return moved(buckets, folds(buckets, most, namespaces))
 
@@ -202,9 +213,16 @@ def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict
 def folds(
     buckets: Mapping[Bucket, float], most: int, namespaces: int, *, products: bool = True
 ) -> dict[Bucket, Bucket]:
-    """Return the bucket in a ConfigMap of GPU time that each small bucket is added to by ``bounded``.
+    """Return, for each too small bucket of GPU time, the bucket to add it to.
 
-    A namespace's sums keep their product, which says what they cost, where there is room and ``products`` says so.
+    A namespace has one target bucket for each GPU product, because prices depend on the product. If ``products`` is
+    false or there is no room, a namespace has one target bucket for all products.
+
+    Args:
+        buckets: GPU-seconds by bucket.
+        most: How many buckets are kept, the largest first.
+        namespaces: How many target buckets are allowed. The smaller ones become one for all namespaces.
+        products: Whether target buckets are separate for each product.
     """
     if len(buckets) <= most:
         return {}
@@ -228,7 +246,12 @@ def _sums(buckets: Mapping[Bucket, float], folded: Mapping[Bucket, Bucket]) -> d
 
 
 def moved(buckets: Mapping[Bucket, float], to: Mapping[Bucket, Bucket]) -> dict[Bucket, float]:
-    """Return the GPU-seconds for a ConfigMap by the buckets that they are added to."""
+    """Return GPU-seconds by bucket (``Bucket``), with small buckets added to larger ones.
+
+    Args:
+        buckets: GPU-seconds by bucket.
+        to: The target bucket of each bucket that is added to another one (``folds``).
+    """
     if not to:
         return dict(buckets)
     found: dict[Bucket, float] = {}
@@ -240,7 +263,13 @@ def moved(buckets: Mapping[Bucket, float], to: Mapping[Bucket, Bucket]) -> dict[
 def largest_pods(
     pods: Mapping[tuple[Bucket, str], tuple[float, float]], most: int
 ) -> dict[tuple[Bucket, str], tuple[float, float]]:
-    """Return the pods with most GPU time of an hour, no more than a ConfigMap may list."""
+    """Return the ``most`` pods with the largest GPU time of an hour.
+
+    Args:
+        pods: GPU-seconds and idle GPU-seconds of each pod, by ``Bucket`` (namespace, owner, product, kind) and pod
+            name.
+        most: How many pods to return.
+    """
     if len(pods) <= most:
         return dict(pods)
     return dict(heapq.nsmallest(most, pods.items(), key=_most_first))
@@ -259,10 +288,11 @@ def _add(buckets: dict[Bucket, float], bucket: Bucket, seconds: float) -> None:
 
 
 def _text(hours: Hours, details: Mapping[int, Detail], until: float) -> str:
-    """Return the text of GPU time, bounded to what a ConfigMap can hold.
+    """Return GPU time as the JSON text of a ConfigMap, shortened to the size that is allowed.
 
-    If there is too much, details go in this order: pods, owners in a namespace, products, namespaces. What is dropped
-    is added up under ``OTHERS``. Namespaces go last because tenants' positions in the queue depend on them.
+    If there is too much, details are dropped in this order: pods, owners in a namespace, products, namespaces. Their
+    GPU time is added up under ``OTHERS``. Namespaces are dropped last because tenants' positions in the queue depend on
+    them.
 
     Args:
         hours: GPU-seconds of each bucket, by hour.
@@ -324,7 +354,15 @@ def _text(hours: Hours, details: Mapping[int, Detail], until: float) -> str:
 
 
 def _reduced(number: int, size: int, max_size: int) -> int:
-    """Return the half of a number, or less of it where half of the size would not be enough for the room either."""
+    """Return a smaller number of entries to write, so that the text fits into ``max_size``.
+
+    The result is half of ``number``, or less if half is not enough.
+
+    Args:
+        number: The present number of entries.
+        size: The present size of the text, bytes.
+        max_size: The largest size of the text, bytes.
+    """
     return number >> max(int(math.log2(size / max(max_size, 1))), 1)
 
 
@@ -333,7 +371,12 @@ def _row_head(bucket: Bucket) -> tuple[str, str, str, Kind]:
 
 
 def _idle_of_rows(rows: Mapping[Bucket, float], idle: Mapping[Bucket, float]) -> list[float]:
-    """Return how much of each row was idle; nothing where none was."""
+    """Return the idle GPU-seconds of each row, in order; empty if all are 0.
+
+    Args:
+        rows: The GPU-seconds of the rows that are written, by ``Bucket`` (namespace, owner, product, kind).
+        idle: The idle GPU-seconds, by bucket.
+    """
     seconds_by_row = [round(min(idle.get(bucket, 0.0), seconds), 3) for bucket, seconds in rows.items()]
     return seconds_by_row if any(seconds_by_row) else []
 
@@ -344,7 +387,16 @@ def _pods_of_rows(
     merged_into: Mapping[Bucket, Bucket],
     most: int,
 ) -> list[_Pod]:
-    """Return the pods that had most of an hour, so many at most, the largest first, each with its row's number."""
+    """Return the ``most`` pods with the largest GPU time of an hour, the largest first.
+
+    Each pod refers to its bucket by the bucket's position in ``rows``.
+
+    Args:
+        rows: The GPU-seconds of the rows that are written, by ``Bucket`` (namespace, owner, product, kind).
+        pods: GPU-seconds and idle GPU-seconds by bucket and pod name.
+        merged_into: The bucket in ``rows`` to which a smaller bucket was added.
+        most: How many pods to return.
+    """
     row_number = {bucket: number for number, bucket in enumerate(rows)}
     entries = []
     for (bucket, name), (had, idle) in sorted(largest_pods(pods, most).items(), key=_most_first):

@@ -1,6 +1,7 @@
-"""What a pod says of the gang that it belongs to: read strictly and noted.
+"""The gang annotations of a pod, read strictly.
 
-It stands in the resolved request. ``gang_of_pod`` says who else belongs to the gang.
+The webhook reads them at admission and stores them in the note with the resolved request. ``gang_of_pod`` finds which
+other pods belong to the gang.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ Size: TypeAlias = tuple[int, int]
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the pods of one job want together; a field is None where nothing was said.
+    """The gang annotations of a pod; a field is None if its annotation is missing.
 
     Attributes:
-        name: What they have in common; ``auto`` is their owner's.
-        pods: How many there are; two numbers where it may start with fewer.
-        strategy: Which of equally good nodes: few (``pack``) or many (``spread``).
-        max_nodes: Most nodes.
-        min_gpus_per_node: Fewest GPUs of the gang on any node that has some.
-        min_network_gbps: Least network bandwidth of each node, if there are several.
-        near: Which level of the network is to hold them all.
-        on_member_loss: What becomes of it when it loses a pod: ``replace``, as where nothing is said, or ``restart``.
+        name: The gang's name; ``auto`` means all pods of the same owner.
+        pods: The number of pods; two numbers if the gang may start with fewer pods.
+        strategy: Whether the gang uses few nodes (``pack``) or many (``spread``), among equally good ones.
+        max_nodes: The largest number of nodes.
+        min_gpus_per_node: The smallest number of the gang's GPUs on each node that it uses.
+        min_network_gbps: If the gang uses several nodes: the lowest network bandwidth that each node must have, GB/s.
+        near: The level of the network that must hold all nodes of the gang.
+        on_member_loss: What happens if the gang loses a pod: ``replace``, the default, or ``restart``.
     """
 
     name: str | None = None
@@ -45,22 +46,25 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     @property
     def written(self) -> str | None:
-        """Return the gang's name as its author wrote it; None where the name is that of the pod's owner."""
+        """Return the gang's name if its author chose one; None if it is ``auto`` or missing."""
         return None if self.name == AUTO else self.name
 
     @property
     def restarts(self) -> bool:
-        """Return whether all pods of the gang start again when it loses one, by its annotation."""
+        """Return whether all pods of the gang restart when one pod is lost (``on-member-loss: restart``)."""
         return self.on_member_loss == RESTART
 
     @property
     def asked(self) -> bool:
-        """Return whether annotations say that there is a gang; a gang's limits alone may be of one that is none."""
+        """Return whether the annotations request a gang, because they have a name or a size of the gang.
+
+        False if they only set limits, such as the largest number of nodes.
+        """
         return self.name is not None or self.pods is not None
 
     @property
     def size(self) -> Size | None:
-        """Return the gang's size by its annotation, as fewest pods and all pods; None where its author wrote none."""
+        """Return the smallest and the full number of pods in the annotation; None without the annotation."""
         return (self.pods, self.pods) if isinstance(self.pods, int) else self.pods
 
 
@@ -70,10 +74,10 @@ _UNSAID: Final = {"on_member_loss": REPLACE}  # what is so where nothing is said
 
 
 def gang(annotations: Values) -> Gang | None:
-    """Return what annotations say of a gang; None where they say nothing of one, or only what is so anyway.
+    """Return the gang annotations of a pod; None if all are missing or have their default.
 
     Raises:
-        WordError: A bad value.
+        WordError: An annotation has a bad value.
     """
     fields = {name: annotations.get(word.key) for name, word in _WORDS.items()}
     said = {name: value for name, value in fields.items() if value not in (None, _UNSAID.get(name))}
@@ -81,23 +85,33 @@ def gang(annotations: Values) -> Gang | None:
 
 
 def version(gang: Gang, first: int) -> int:
-    """Return the version of a note that has these gang annotations, ``first`` or a later one."""
+    """Return the lowest version of the webhook's note that has all these gang annotations.
+
+    The note is the resolved request on the pod, and contains this version. An older controller refuses a version that
+    it does not know.
+
+    Args:
+        gang: The gang annotations.
+        first: The version that the rest of the note needs. The result is not lower.
+    """
     said = [word.since for name, word in _WORDS.items() if getattr(gang, name) is not None]
     return max(first, *said, _RANGES if isinstance(gang.pods, tuple) else first)
 
 
 def said(gang: Gang) -> list[str]:
-    """Return the annotations that say something of a gang."""
+    """Return the names of the gang annotations that a pod has, for messages."""
     return [word.key for name, word in _WORDS.items() if getattr(gang, name) is not None]
 
 
 def check(gang: Gang) -> None:
-    """Raise an error unless a gang that was noted is one that the annotations can make.
+    """Raise an error if a gang has a value that no annotation can give.
+
+    The gang was read from a note on the pod, and users can change the note.
 
     Raises:
-        WordError: It is none.
+        WordError: A field has a value that no annotation gives.
     """
     for name, word in _WORDS.items():
         value = getattr(gang, name)
         if value is not None and not word.holds(value):
-            raise WordError(f"it says {word.name} as no word can")
+            raise WordError(f"its value of {word.name} is not valid")

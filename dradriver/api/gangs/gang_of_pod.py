@@ -1,4 +1,4 @@
-"""Which gang a pod belongs to, from the pod alone: its annotations, and its owner's labels (``gang_owners``)."""
+"""Finds which gang a pod belongs to, from the pod alone: its annotations, and its owner's labels (``gang_owners``)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dradriver.api.vocabulary import messages
 
 _NAMED: Final = "gang"  # of what a gang is that its author gave a name
 _NOTHING: Final = (
-    f"nothing says which pods belong together: write a name as {names.GANG}, the same in each of them, and how many "
-    f"they are as {names.GANG_SIZE}"
+    f"It is not known which pods belong to the gang. Write the same name as {names.GANG} on each of them, and their "
+    f"number as {names.GANG_SIZE}."
 )
 
 
 def facts(pod: Pod) -> Facts:
-    """Return the labels, annotations and owner of a pod that say which gang it belongs to."""
+    """Return the fields of a pod, such as labels and owners, from which ``find`` finds its gang."""
     return Facts(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
@@ -35,16 +35,22 @@ def facts(pod: Pod) -> Facts:
 
 
 def in_group(pod: Pod) -> bool:
-    """Return whether a pod may be in a PodGroup, so that it may be of a gang although its author asks for none."""
+    """Return whether a pod has a PodGroup, in its spec or in an annotation that the webhook wrote.
+
+    A PodGroup can make the pod part of a gang although the pod's author requests none.
+    """
     return bool(pod.pod_group) or names.POD_GROUP in pod.metadata.annotations
 
 
 def find(pod: Facts, gang: Gang | None = None) -> Member | Alone:
-    """Return which gang a pod belongs to. Unasked, only Kubernetes' own gangs count: jobs of an array must not wait.
+    """Return which gang a pod belongs to, or why it is alone.
+
+    If the author requests no gang, only Kubernetes' own gangs (PodGroups) count. Otherwise independent pods of one
+    owner, such as an array of jobs, would wait for each other.
 
     Args:
-        pod: What is known of it; any text.
-        gang: What its author says of a gang, as noted; None where that is nothing.
+        pod: The known fields of the pod. Their texts are not checked yet.
+        gang: The author's gang annotations, from the webhook's note on the pod; None without any.
     """
     if (why := impossible_gangs.why_never(pod.labels, pod.annotations, pod.scheduler, gang)) is not None:
         return Alone(why=why, never=True)
@@ -63,27 +69,33 @@ def find(pod: Facts, gang: Gang | None = None) -> Member | Alone:
 
 
 def must_wait(gang: Gang | None, found: Alone | None = None) -> bool:
-    """Return whether a pod that may be of a gang waits at its gate; else it is placed by itself.
+    """Return whether a pod waits at its scheduling gate until its gang is known.
 
-    Who says that there is a gang would get a part of one otherwise; limits alone may be of a gang that is none.
+    The pod waits if its author requests a gang, because otherwise only some pods of the gang could be placed.
+    Annotations that only limit a gang do not make the pod wait.
 
     Args:
-        gang: What its author says of a gang.
-        found: Why it is in none, where that was found.
+        gang: The author's gang annotations; None without any.
+        found: The answer of ``find`` that the pod is in no gang, with the reason; None without that answer.
     """
     return gang is not None and gang.asked and not (found is not None and found.apart)
 
 
 def size(member: Member, gang: Gang | None, told: Size | Alone | WordError | None) -> Size | Alone | str:
-    """Return how many pods the gang of a pod has, that it is none, or why that is unknown; empty while not known yet.
+    """Return the smallest and the full number of pods of a gang, or why they are unknown.
 
-    That its pods can never be a gang stands above all. Then comes what its author wrote, then what ``read`` says, for
-    the pod may count others that have no GPUs, then the pod.
+    The sources in order: the owner, if it says that there can be no gang; the author's annotation; the owner's number;
+    the pod's number. The pod comes last because its number can include pods without GPUs.
 
     Args:
-        member: A pod of it.
-        gang: What its author says of it.
-        told: What ``read`` says; None while it is not read yet, or where there is none.
+        member: A pod of the gang.
+        gang: The author's gang annotations.
+        told: The size that the owner's spec gives, or why it gives none. ``member.read`` names this owner. None if the
+            owner is not read yet, or if there is none to read.
+
+    Returns:
+        ``Alone`` if the pods can never be a gang. A text with the reason if the size is unknown. An empty text if
+        ``member.read`` is not read yet.
     """
     if isinstance(told, Alone) and told.never:
         return told
@@ -100,10 +112,10 @@ def size(member: Member, gang: Gang | None, told: Size | Alone | WordError | Non
 
 
 def unknown_size(member: Member) -> str:
-    """Return why the pod's gang of unknown size cannot start, and what to write."""
+    """Return why a gang of unknown size cannot start, and what its author must write."""
     if member.read is None or member.made_by == _NAMED:
-        return f"{names.GANG_SIZE} is missing: write how many pods the gang has"
+        return f"{names.GANG_SIZE} is missing. Write the number of pods of the gang."
     return (
-        f"how many pods the gang has stands in {messages.shown(f'{member.read.kind} {member.read.name}')}, which the "
-        f"controller could not read: write it as {names.GANG_SIZE}, or let the controller read such objects"
+        f"The size of the gang is in {messages.shown(f'{member.read.kind} {member.read.name}')}, which the controller "
+        f"could not read. Write it as {names.GANG_SIZE}, or let the controller read the object."
     )

@@ -1,9 +1,8 @@
-"""Which gang a pod is of by what made it: what that wrote into its labels and annotations.
+"""Finds which gang a pod belongs to, from the labels and annotations that the pod's owner wrote.
 
-Where these do not tell how many pods there are, ``Member.read`` names the object that does. Each way is written after
-the source of the program that makes the pods: Kubernetes 1.34 to 1.37, JobSet 08dfbdf, LeaderWorkerSet 060ab4d,
-training-operator 1.9.0, mpi-operator caa3c47, trainer 8c0f505, Kueue ff69552. docs/gangs.md
-names the releases that were run.
+If they do not have the number of pods, ``Member.read`` names the object that has it. Each rule follows the source of
+the program that creates the pods: Kubernetes 1.34 to 1.37, JobSet 08dfbdf, LeaderWorkerSet 060ab4d, training-operator
+1.9.0, mpi-operator caa3c47, trainer 8c0f505, Kueue ff69552. docs/tasks/gangs.md names the releases that were run.
 """
 
 from __future__ import annotations
@@ -45,15 +44,17 @@ _NO_LETTERS: Final = re.compile("[^a-z0-9]+")
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a pod. Only of pods that have GPUs is anything asked: a gang's others are no members.
+    """The fields of a pod from which the driver finds the pod's gang.
+
+    Only pods with GPUs are members of a gang, so the driver does not look for a gang for other pods.
 
     Attributes:
         namespace: Its namespace.
-        name: Its name; empty while the API server has not made one.
+        name: Its name; empty before the API server has generated one.
         labels: Its labels.
         annotations: Its annotations.
-        owners: The owners of the object.
-        group: ``spec.schedulingGroup.podGroupName``; empty without one, or if the webhook took it away.
+        owners: Its owner references.
+        group: ``spec.schedulingGroup.podGroupName``; empty without one, or if the webhook removed it.
         scheduler: ``spec.schedulerName``.
     """
 
@@ -67,32 +68,39 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> OwnerReference:
-        """Return the pod's owner that is its controller; an owner without a kind if it has none."""
+        """Return the pod's owner reference with ``controller: true``; without one, an owner with empty fields."""
         return next((owner for owner in self.owners if owner.controller), OwnerReference())
 
     def said(self, key: str) -> str:
-        """Return a pod's label, or else annotation, that its gang's owner wrote; empty without one, or if too long."""
+        """Return the text of the pod's label with this key, or else of its annotation.
+
+        Empty if the pod has neither, or if the text is too long.
+        """
         text = self.labels.get(key) or self.annotations.get(key, "")
         return text if len(text) <= LONGEST else ""
 
     def rank(self, key: str) -> Rank | None:
-        """Return a pod's rank in its gang: the number in a label or annotation that its owner wrote."""
+        """Return a pod's rank in its gang, from the label or annotation with this key.
+
+        The owner's controller, such as the Job controller, wrote it. None if it is missing or is not a number.
+        """
         number = values.natural(self.said(key))
         return None if number is None else (number,)
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that tells how many pods a gang has.
+    """An object whose spec has the number of pods of a gang.
 
     Attributes:
-        api_version: Its ``apiVersion``; of a PodGroup only the group, for each release of Kubernetes has its own.
+        api_version: Its ``apiVersion``. For a PodGroup only the group, because each Kubernetes release has another
+            version.
         kind: Its kind.
         name: Its name, in the pod's namespace.
-        uid: Its uid; empty where the pod does not say it.
-        role: Which part of it the gang is: a JobSet's replicatedJob.
-        pods: How many pods there were, with and without GPUs, when it made this one; None where the pod does not say.
-            The object may have another number since, and other pods for it.
-        by_job: Whether it is a PodGroup that the Job controller made (``is_of_job``).
+        uid: Its uid; empty if the pod does not have it.
+        role: The part of the object that is the gang, such as a JobSet's replicatedJob.
+        pods: The number of pods, with and without GPUs, at the time when the owner created this pod; None if the pod
+            does not have it. If the owner's number changes later, it applies to pods that the owner creates then.
+        by_job: Whether it is a PodGroup that the Job controller created (``is_of_job``).
     """
 
     api_version: str
@@ -105,15 +113,16 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod of a gang.
+    """A pod of a gang, with what the pod's own fields say about the gang.
 
     Attributes:
-        identity: Which gang: the same for all its pods and no others of the cluster, and fit for a label's value.
-        made_by: The kind of what the gang is all of; ``gang`` where its author named it.
-        size: How many pods it has, as its author or the pod says; None where neither does.
-        read: The object that tells how many, and whether its pods can be a gang at all; of pods that a name joins only
-            the latter (``gang_of_pod.size``).
-        rank: Where the pod stands among the others; None where nothing says.
+        identity: The identifier of the gang: the same for all its pods, unique in the cluster, and valid as a label's
+            value.
+        made_by: The kind of the owner that created the gang's pods; ``gang`` if the author named the gang.
+        size: The number of pods, from the author or the pod; None if neither has it.
+        read: The object to read for the number of pods, and for whether they can be a gang at all; None if there is no
+            such object. If the author named the gang, its number is not used (``gang_of_pod.size``).
+        rank: The pod's rank in the gang; None if unknown.
     """
 
     identity: str
@@ -127,10 +136,11 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that is in no gang.
 
     Attributes:
-        why: Why not, where there is something to say: its author asked for one, or it looks as if it were in one.
-        never: Whether no gang can start like that, so that admission refuses a pod whose author asks for one.
-        apart: Whether it is placed by itself, whatever its author asks for: words reach it from above that are meant
-            for others.
+        why: The reason, if the author requests a gang or the pod seems to belong to one; else empty.
+        never: Whether such pods can never be a gang. Then admission refuses the pod if its author requests a gang.
+        apart: Whether the pod is placed by itself even if its annotations request a gang. The pod has these annotations
+            from its owner, which means them for its other pods. An example is the launcher of an MPIJob, which needs no
+            GPUs.
     """
 
     why: str = ""
@@ -139,21 +149,25 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identity(name: str, *parts: str) -> str:
-    """Return a gang's identifier made from ``parts`` of its owner, with a readable beginning.
+    """Return the identifier of a gang: the readable ``name`` and a hash of ``parts``.
 
-    It has at most 63 characters.
+    The identifier has at most 63 characters. Gangs with different ``parts``, such as the owner's uid, have different
+    identifiers.
     """
     start = _NO_LETTERS.sub("-", name[:64].lower()).strip("-")[:30].strip("-") or "gang"
     return f"{start}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]}"
 
 
 def joined(identity: str, made_by: str, found: Member | Alone) -> Member:
-    """Return the gang of a pod whose gang several owners made, with ranks that each begin at 0.
+    """Return a pod as a member of the gang that its author named.
+
+    The gang can have pods of several owners, and the ranks of each owner's pods begin at 0. So the result has a hash of
+    the owner before the rank, which keeps the pods of each owner together and in order.
 
     Args:
-        identity: Which gang.
-        made_by: What the gang is all of.
-        found: Which gang the pod were of by what made it: the pods of each stand together, in its order.
+        identity: The identifier of the gang.
+        made_by: ``gang``, as in ``Member.made_by``.
+        found: The gang that the pod would be in by its owner, or why it would be in none.
     """
     if isinstance(found, Alone):
         return Member(identity=identity, made_by=made_by)
@@ -163,12 +177,14 @@ def joined(identity: str, made_by: str, found: Member | Alone) -> Member:
 
 
 def is_of_job(group: str, owners: Sequence[OwnerReference]) -> bool:
-    """Return whether the Job controller made a PodGroup for the Job that a pod is of.
+    """Return whether the Job controller created a PodGroup, for the Job that owns the pod.
 
-    With the feature gate WorkloadWithJob each Job without an owner has one, of the policy ``basic`` unless the Job says
-    ``gang``, and all of its pods are of that Job. Only its name tells (computeWorkloadName, podGroupTemplateName and
-    computePodGroupName of pkg/controller/job/job_scheduling_manager.go, 1.36.3 and 1.37.2): the owner that the Job
-    controller adds to the pod template is not copied to the pods (GetPodFromTemplate of controller_utils.go).
+    With the feature gate WorkloadWithJob, the Job controller creates a PodGroup for each Job without an owner. All pods
+    of the PodGroup belong to this Job. The PodGroup's policy is ``basic`` unless the Job requests ``gang``.
+
+    The driver recognizes this PodGroup by its name alone (computeWorkloadName, podGroupTemplateName and
+    computePodGroupName of pkg/controller/job/job_scheduling_manager.go, 1.36.3 and 1.37.2). The Job controller adds an
+    owner to the pod template, but does not copy it to the pods (GetPodFromTemplate of controller_utils.go).
 
     Args:
         group: The name of the PodGroup.
@@ -182,14 +198,15 @@ def is_of_job(group: str, owners: Sequence[OwnerReference]) -> bool:
 
 
 def of_group(pod: Facts, *, asks: bool = False) -> Member | None:
-    """Return which gang of a PodGroup a pod is in (KEP-4671); None for none.
+    """Return the gang of the PodGroup that a pod is in (KEP-4671); None without one.
 
-    ``spec.schedulingGroup`` names the PodGroup, or the note of a pod that has left the one of its Job.
+    ``spec.schedulingGroup`` names the PodGroup. The webhook removes this field if the Job controller created the
+    PodGroup. Then an annotation of the pod names the PodGroup.
 
     Args:
-        pod: What is known of the pod.
-        asks: Whether the author of the pod asks for a gang. Then a PodGroup that the Job controller made says nothing:
-            every Job has one, and its policy is not the author's.
+        pod: The known fields of the pod.
+        asks: Whether the author of the pod requests a gang. Then a PodGroup that the Job controller created is ignored,
+            because every Job has one, and the author did not choose its policy.
     """
     name = pod.group or pod.annotations.get(names.POD_GROUP, "")
     if not name or len(name) > LONGEST:
@@ -202,24 +219,31 @@ def of_group(pod: Facts, *, asks: bool = False) -> Member | None:
 
 
 def of_group_named(namespace: str, name: str) -> str:
-    """Return which gang the pods of a PodGroup are, as if it owned them."""
+    """Return the identifier of the gang that the pods of a PodGroup form, from the PodGroup's name."""
     return identity(name, "PodGroup", namespace, name)
 
 
 def made(pod: Facts) -> Member | Alone:
-    """Return which gang a pod belongs to by its owner, if its author says that there is a gang."""
+    """Return the gang that the pods of one owner form, or why the pod is in no gang.
+
+    Kinds of owners are tried one after another, such as JobSet and Job. Call this only if the author requests a gang.
+    """
     found = next((one for by in _WAYS if (one := by(pod)) is not None), Alone())
     read = found.read if isinstance(found, Member) else None
     if read is not None and max(len(read.name), len(read.uid)) > LONGEST:
-        return Alone(why="what made the pod has a name longer than any object's")
+        return Alone(why="The owner of the pod has a longer name than an object can have.")
     return found
 
 
 def _by_jobset(pod: Facts) -> Member | None:
-    """A replicatedJob of a JobSet, and of a TrainJob, which is one: others may start after it, or before.
+    """Return the gang of a JobSet's pod: the pods of its replicatedJob; None for other pods.
 
-    pkg/controllers/jobset_controller.go, labelAndAnnotateObject. The attempt is part of the identity, so that a run
-    waits for none of the pods of the one before. Nothing on a pod tells of a TrainJob: its steps are labels of Jobs.
+    Other replicatedJobs are not in the gang, because they may start earlier or later. The identity contains the restart
+    attempt, so that a new attempt does not wait for pods of the previous one. Source:
+    pkg/controllers/jobset_controller.go, labelAndAnnotateObject.
+
+    A TrainJob creates a JobSet, so its pods are pods of a JobSet, too. Nothing on a pod names the TrainJob: the labels
+    that name its steps are on the Jobs.
     """
     name, role = pod.said(JOBSET + "jobset-name"), pod.said(JOBSET + "replicatedjob-name")
     uid = pod.said(JOBSET + "jobset-uid")
@@ -235,7 +259,10 @@ def _by_jobset(pod: Facts) -> Member | None:
 
 
 def _by_leader(pod: Facts) -> Member | None:
-    """A group of a LeaderWorkerSet: a leader and its workers (pkg/webhooks/pod_webhook.go)."""
+    """Return the gang of a LeaderWorkerSet's pod: the leader and the workers of one group.
+
+    None for pods of other owners. Source: pkg/webhooks/pod_webhook.go.
+    """
     name = pod.said(LWS + "name")
     group = pod.said(LWS + "group-key") or pod.said(LWS + "group-index")
     if not (name and group):
@@ -252,11 +279,12 @@ def _by_leader(pod: Facts) -> Member | None:
 
 
 def _by_kubeflow(pod: Facts) -> Member | Alone | None:
-    """Return the gang of a pod of Kubeflow's training or MPI operator; None for others.
+    """Return the gang of a pod of Kubeflow's training or MPI operator; None for other pods.
 
     The gang has the replicas of all roles that have GPUs.
 
-    training-operator: pkg/controller.v1/common/pod.go; mpi-operator: pkg/controller/mpi_job_controller.go, newWorker.
+    Sources: pkg/controller.v1/common/pod.go of training-operator; newWorker in pkg/controller/mpi_job_controller.go of
+    mpi-operator.
     """
     job = pod.said(_TRAINING + "job-name")
     role = (pod.said(_TRAINING + "replica-type") or pod.said(_TRAINING + "job-role")).lower()
@@ -264,7 +292,7 @@ def _by_kubeflow(pod: Facts) -> Member | Alone | None:
         return None
     owner, index = pod.owner, pod.rank(_TRAINING + "replica-index")
     if role == "launcher" and index is None:
-        why = "the launcher of an MPIJob may wait until its workers are ready: it is placed by itself"
+        why = "The launcher of an MPIJob may wait until its workers are ready, so it is placed by itself."
         return Alone(why=why, apart=True)
     if role == "launcher" or _counts_launcher(pod, owner, job, index):
         return Member(
@@ -284,16 +312,20 @@ def _by_kubeflow(pod: Facts) -> Member | Alone | None:
 
 
 def _counts_launcher(pod: Facts, owner: OwnerReference, job: str, index: Rank | None) -> bool:
-    """Return whether a worker of an MPIJob says that the launcher is a worker, too: ``runLauncherAsWorker``.
+    """Return whether the MPIJob of a worker pod has a launcher that is also a worker (``runLauncherAsWorker``).
 
-    The launcher has index 0 then, and each worker's index is larger by one than the number in its name
-    (``workerReplicaIndexLabel``). The launcher's owner is a Job, so no such pod's gang is known by the MPIJob's uid.
+    Then the launcher has index 0, and each worker's index is the number in its name plus one
+    (``workerReplicaIndexLabel``). The launcher's owner is a Job. So the caller identifies the gang by the MPIJob's
+    name, ``job``, and not by its uid. ``index`` is the worker's index.
     """
     return owner.kind == _MPI and index is not None and pod.name == f"{job}-worker-{index[0] - 1}"
 
 
 def _by_kueue(pod: Facts) -> Member | None:
-    """A group of plain pods in a queue of Kueue's (pkg/controller/jobs/pod/constants)."""
+    """Return the gang of a Kueue group of plain pods; None for other pods.
+
+    Source: pkg/controller/jobs/pod/constants.
+    """
     name = pod.said(_KUEUE + "pod-group-name")
     if not name:
         return None
@@ -307,7 +339,10 @@ def _by_kueue(pod: Facts) -> Member | None:
 
 
 def _by_job(pod: Facts) -> Member | None:
-    """A Job: of one whose pods have no indices nothing says in which order they are."""
+    """Return the gang of a Job's pod; None for other pods.
+
+    If the Job is not indexed, its pods have no rank.
+    """
     owner, index = pod.owner, pod.rank(_JOB_INDEX)
     if owner.kind != "Job" or not owner.api_version.startswith("batch/"):
         return None
@@ -320,7 +355,10 @@ def _by_job(pod: Facts) -> Member | None:
 
 
 def _by_stateful_set(pod: Facts) -> Member | None:
-    """A StatefulSet. Kueue puts its pods into a group, too, but after they were made (statefulset_pod_reconciler)."""
+    """Return the gang of a StatefulSet's pod; None for other pods.
+
+    Kueue puts such pods into a group of its own, but only after they were created (statefulset_pod_reconciler).
+    """
     owner = pod.owner
     if owner.kind != "StatefulSet" or not owner.api_version.startswith("apps/"):
         return None

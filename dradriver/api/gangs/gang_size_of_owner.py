@@ -1,4 +1,4 @@
-"""How many pods with GPUs a gang has, from the spec of its owner (Job, JobSet and others), read strictly."""
+"""Returns how many pods with GPUs a gang has, from the spec of its owner: Job, JobSet and others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,11 @@ class _Template(Part, frozen=True):
 
     @property
     def has_gpus(self) -> bool:
-        """Return whether an owner's pods ask for GPUs: by a limit, or, without limits on GPUs, by an annotation."""
+        """Return whether an owner's pod template requests GPUs.
+
+        The containers' limits decide. If no limit has a name of a GPU resource, the driver's annotations on the
+        template decide.
+        """
         spec, metadata = self.spec or _PodSpec(), self.metadata or _TemplateMetadata()
         every = (*(spec.containers or ()), *(spec.init_containers or ()))
         said = [(container.resources and container.resources.limits) or {} for container in every]
@@ -83,7 +87,10 @@ class _JobSpec(Part, frozen=True):
 
     @property
     def at_once(self) -> int:
-        """Return how many pods an owner's Job runs at once, of those that have not ended well or failed for good."""
+        """Return how many pods of a Job run at the same time, which is the size of its gang.
+
+        Indexes of an indexed Job that completed, or that failed for good, do not count.
+        """
         parallelism = 1 if self.parallelism is None else self.parallelism
         if self.completions is None:
             return parallelism
@@ -163,11 +170,13 @@ class _Read(Part, frozen=True):
 
 
 def why_never(kind: str, spec: Any) -> str:
-    """Return why the pods of an owner of this kind are never a gang, and what to write; empty if they may be one.
+    """Return why pods of this owner can never be a gang; empty if they can.
+
+    The text also says what to write instead.
 
     Args:
-        kind: The object's; of most kinds nothing is known.
-        spec: Its ``spec``, decoded JSON; what cannot be read speaks against nothing.
+        kind: The object's kind; for unknown kinds the result is empty.
+        spec: Its ``spec``, decoded JSON. Fields that cannot be read are ignored.
     """
     read = _SIZES.get(kind)
     try:
@@ -178,14 +187,14 @@ def why_never(kind: str, spec: Any) -> str:
 
 
 def number_of_indexes(text: str, completions: int) -> int:
-    """Return how many indexes of a gang's owner, an indexed Job, a text names, such as ``1,3-5``.
+    """Return how many indexes of an indexed Job a text such as ``1,3-5`` names (here 4).
 
-    Nothing is made for each index. Source: ``parseIndexesFromString`` of Kubernetes 1.35.4,
+    The function counts without making a list of the indexes. Source: ``parseIndexesFromString`` of Kubernetes 1.35.4,
     pkg/controller/job/indexed_job_utils.go.
 
     Args:
         text: The text in the Job's status, with increasing numbers.
-        completions: How many indexes it has.
+        completions: How many indexes the Job has.
     """
     count = beyond = 0  # the first index that no interval so far has
     for interval in text.split(","):
@@ -201,19 +210,22 @@ def number_of_indexes(text: str, completions: int) -> int:
 
 
 def _index(text: str) -> int | None:
-    """Return a number; the largest that an index can be where it has more digits, and None for any other text."""
+    """Return the index that a text contains; None if the text is not a number.
+
+    A number with too many digits counts as the largest possible index.
+    """
     if not (text.isascii() and text.isdecimal()):
         return None
     return int(text) if len(text) <= _LONGEST_INDEX else sys.maxsize
 
 
 def size_from(owner: Owner, document: Mapping[str, Any]) -> Size | Alone:
-    """Return how many pods with GPUs a gang has, from its owner.
+    """Return how many pods with GPUs a gang has, from its owner: the smallest and the full number.
 
-    If the owner's pods are no gang, this returns ``Alone``.
+    The result is ``Alone`` if the owner's pods are no gang.
 
     Args:
-        owner: The owner that was read from the API server, as ``Member.read`` names it.
+        owner: The owner to read, from ``Member.read``.
         document: The object as the API server has it, decoded JSON.
 
     Raises:
@@ -222,27 +234,29 @@ def size_from(owner: Owner, document: Mapping[str, Any]) -> Size | Alone:
     owner_text = messages.shown(f"{owner.kind} {owner.name}")
     read_size = _SIZES.get(owner.kind)
     if read_size is None:
-        raise WordError(f"{owner_text}: how many pods such an object has is not known")
+        raise WordError(f"{owner_text}: the driver does not know the number of pods of this kind of object.")
     try:
         typed_owner = msgspec.convert(document, _Read)
         if owner.uid and typed_owner.metadata.uid != owner.uid:
-            raise WordError(f"{owner_text} is another one by now")
+            raise WordError(f"{owner_text} was deleted and created again.")
         status = typed_owner.status or {}
         # Some owners make pods only for the work that is left: their status says what has finished.
         pods_finished = {"done": status.get("succeeded"), "failedIndexes": status.get("failedIndexes")}
         size = read_size(owner, typed_owner.spec | (pods_finished if owner.kind in COUNT_DOWN else {}))
     except _ODD as error:
-        raise WordError(f"{owner_text} is none: {messages.shown(str(error))}") from None
+        raise WordError(f"{owner_text} has an unexpected form: {messages.shown(str(error))}.") from None
     if isinstance(size, tuple) and not 1 <= size[0] <= size[1] <= values.MOST_PODS:
-        raise WordError(f"{owner_text} has no number of pods with GPUs from 1 to {values.MOST_PODS}")
+        raise WordError(f"{owner_text} has no number of pods with GPUs from 1 to {values.MOST_PODS}.")
     return size
 
 
 def retries_from(owner: Owner, found: Mapping[str, Any]) -> int | None:
-    """Return how often the owner tries each index again, None if all indexes share one number of retries.
+    """Return how often each index of an owner's Job may fail (``backoffLimitPerIndex``).
+
+    None if all indexes share one limit.
 
     Args:
-        owner: What was read; of any other kind than a Job or a JobSet nothing is known.
+        owner: The owner that was read. For other kinds than Job and JobSet the result is None.
         found: The object as the API server has it, decoded JSON.
     """
     try:
@@ -258,7 +272,11 @@ def retries_from(owner: Owner, found: Mapping[str, Any]) -> int | None:
 
 
 def _of_job(_: Owner, spec: dict[str, Any]) -> Size | Alone:
-    """How many of its pods run at once: of an array of jobs so many, too, for nobody asks unless its author does."""
+    """Return how many of the Job's pods run at once, as smallest and full size.
+
+    The function cannot tell an array of independent jobs from one parallel job. The caller asks only if the author
+    requests a gang.
+    """
     count = msgspec.convert(spec, _JobSpec).at_once
     return count, count
 
@@ -268,7 +286,7 @@ def _of_jobset(owner: Owner, spec: dict[str, Any]) -> Size | Alone:
         if job.name == owner.role:
             count = (1 if job.replicas is None else job.replicas) * job.template.spec.at_once
             return count, count
-    raise WordError(f"JobSet {messages.shown(owner.name)} has no replicatedJob {messages.shown(owner.role)}")
+    raise WordError(f"JobSet {messages.shown(owner.name)} has no replicatedJob {messages.shown(owner.role)}.")
 
 
 def _of_stateful_set(_: Owner, spec: dict[str, Any]) -> Size | Alone:
@@ -280,7 +298,11 @@ def _of_stateful_set(_: Owner, spec: dict[str, Any]) -> Size | Alone:
 
 
 def _of_leader_worker_set(owner: Owner, spec: dict[str, Any]) -> Size | Alone:
-    """The leader and the workers, as far as they have GPUs: of as many as there were when the pod was made."""
+    """Return how many of a group's leader and workers have GPUs, as smallest and full size.
+
+    The number of pods is ``owner.pods`` if that is known: the number when the pod was created. If the workers start
+    only after the leader is ready and both have GPUs, the pods can never be a gang.
+    """
     found = msgspec.convert(spec, _LeaderWorkerSetSpec)
     group = found.leader_worker_template
     pods = owner.pods or (1 if group.size is None else group.size)
@@ -292,17 +314,22 @@ def _of_leader_worker_set(owner: Owner, spec: dict[str, Any]) -> Size | Alone:
 
 
 def _of_pod_group(_: Owner, spec: dict[str, Any]) -> Size | Alone:
-    """``minCount`` or more: how many there will be is nowhere said (KEP-4671)."""
+    """Return ``minCount`` of a PodGroup as the smallest size of the gang.
+
+    The full size is the largest that a gang can have, because a PodGroup does not say how many pods there will be
+    (KEP-4671). With the policy ``basic`` its pods are no gang.
+    """
     gang = msgspec.convert(spec, _PodGroupSpec).scheduling_policy.gang
     if gang is None:
-        return Alone(why="its PodGroup has the policy basic, which starts pods one by one")
+        return Alone(why="The PodGroup has the policy basic, which starts pods one by one. Use the policy gang.")
     return gang.min_count, max(gang.min_count, values.MOST_PODS)
 
 
 def _of_kubeflow(owner: Owner, spec: dict[str, Any]) -> Size | Alone:
-    """The replicas of all roles that have GPUs; an elastic one starts with fewer.
+    """Return the number of replicas of all roles that have GPUs, as smallest and full size.
 
-    An MPIJob's launcher counts if it is a worker, too. One that is made once the workers are ready joins them later.
+    The smallest size of an elastic job is its ``minReplicas``. An MPIJob's launcher counts if it is also a worker. A
+    launcher that is created only after the workers are ready does not count, because it joins the gang later.
     """
     roles = msgspec.convert(spec.get(REPLICAS[owner.kind]), dict[str, _Replicas])
     has_launcher = (

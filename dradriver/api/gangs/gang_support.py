@@ -1,4 +1,4 @@
-"""What a gang's pods can have beside being one, and what not so far, with the reason: the table of docs/gangs.md."""
+"""Which features pods of a gang can use, with the reason if not: the table in docs/tasks/gangs.md."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dradriver.api.base.errors import WordError
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a pod can have or say.
+    """A feature that a pod can use.
 
     Attributes:
-        name: What it is called.
-        written: How a pod says it, or where it holds.
-        supported: Whether a gang's pods can have it; else admission refuses them.
-        why: Of what is refused the reason, and what to write instead; of what is supported what is so of it.
+        name: The feature's name.
+        written: How a pod requests the feature, or where it applies.
+        supported: Whether a gang's pods can use it. If not, admission refuses them.
+        why: If it is not supported, the reason and what to write instead. If it is supported, how it works in a gang.
     """
 
     name: str
@@ -27,23 +27,29 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-_ONE_BY_ONE: Final = "kube-scheduler would place the pods of a gang one by one, each where there is room just then"
-_WHOLE: Final = f"gangs are of whole GPUs so far; write a limit {names.GPU_RESOURCE} instead of it"
+_ONE_BY_ONE: Final = "kube-scheduler would place the pods of a gang one after another, wherever there is room"
+_WHOLE: Final = f"a gang can use whole GPUs only. Write the limit {names.GPU_RESOURCE} instead."
 
 STATIC: Final = Row(
-    name="static", written=f"{names.PLACEMENT}: static", supported=False, why=f"{_ONE_BY_ONE}; remove {names.PLACEMENT}"
+    name="static",
+    written=f"{names.PLACEMENT}: static",
+    supported=False,
+    why=f"{_ONE_BY_ONE}. Remove {names.PLACEMENT}.",
 )
 HAND_OVER: Final = Row(
     name="hand-over",
     written=f"{names.WHEN_FULL}: hand-over",
     supported=False,
-    why=f"{_ONE_BY_ONE}; remove {names.WHEN_FULL}",
+    why=f"{_ONE_BY_ONE}. Remove {names.WHEN_FULL}.",
 )
 SHARED: Final = Row(
     name="shared-claim",
     written=names.SHARED_CLAIM,
     supported=False,
-    why=f"its pods have the same GPUs, those of a gang each their own; remove {names.GANG} and what belongs to it",
+    why=(
+        f"pods that share a claim have the same GPUs, and each pod of a gang has its own. Remove the annotation "
+        f"{names.GANG} and the other gang annotations."
+    ),
 )
 SHARE: Final = Row(name="share", written=names.SHARE, supported=False, why=_WHOLE)
 MIG: Final = Row(name="MIG", written=names.MIG_PROFILE, supported=False, why=_WHOLE)
@@ -55,7 +61,7 @@ TABLE: Final = (
         name="template",
         written="a ResourceClaimTemplate",
         supported=True,
-        why="each pod has a claim of its own by the template, with its pin",
+        why="each pod gets its own claim from the template",
     ),
     SHARE,
     MIG,
@@ -63,25 +69,27 @@ TABLE: Final = (
         name="add-on",
         written="another driver's GPUs",
         supported=True,
-        why="without the barrier, for which the agent has to prepare a device of ours in each claim",
+        why="without the gang barrier, which needs a device of this driver in each claim",
     ),
     Row(
         name="Kueue",
         written="a queue of Kueue's",
         supported=True,
-        why="a Job, JobSet or other owner as any other; a group of plain pods as a whole, which Kueue 0.17 admits; "
-        "0.19 admits no plain pod with a named claim, as the driver's are",
+        why=(
+            "Jobs, JobSets and other owners as usual. A group of plain pods works with Kueue 0.17. Kueue 0.19 admits "
+            "no plain pod that uses a claim by name, as the driver's pods do"
+        ),
     ),
 )
 
 
-def refusal(row: Row, said: str, words: Sequence[str]) -> WordError:
-    """Return the refusal of a gang's pod that uses a feature which gangs do not support.
+def refusal(row: Row, annotation: str, words: Sequence[str]) -> WordError:
+    """Return the error for a gang's pod that uses a feature which gangs do not support.
 
     Args:
-        row: The row.
-        said: What the pod says of it.
-        words: Its words about a gang.
+        row: The feature, with the reason why gangs do not support it.
+        annotation: The pod's text that requests the feature.
+        words: The pod's gang annotations.
     """
     gang = ", ".join(word.removeprefix(names.PREFIX) for word in words)
-    return WordError(f"{said} contradicts {names.PREFIX}{gang}: {row.why}")
+    return WordError(f"{annotation} contradicts {names.PREFIX}{gang}: {row.why}")

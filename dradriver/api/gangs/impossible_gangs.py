@@ -1,6 +1,7 @@
-"""Pods that cannot form a gang, as their owner makes the others only after the first has its place, or splits them.
+"""Finds pods that cannot form a gang because of their owner.
 
-Holding such a pod until all are there would hold it for ever. No plan of a gang keeps the parts of one apart.
+One kind of owner creates some pods only after others run. If one of its pods waited for all others, it would wait for
+ever. Another kind splits its pods into groups that must stay apart, and the plan of a gang cannot keep groups apart.
 """
 
 from __future__ import annotations
@@ -19,29 +20,27 @@ _LWS_SUBGROUP: Final = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
 _SPARK_ROLE: Final = "spark-role"
 _RAY: Final = "ray.io/cluster"
 
-_NEAR: Final = f"remove it, and write {names.NEAR} for pods that are to be near each other"
-_NAMED: Final = f"write a name as {names.GANG} and how many they are as {names.GANG_SIZE}"
+_NEAR: Final = f"Remove this annotation. To keep pods near each other, write {names.NEAR}."
+_NAMED: Final = f"Write a name as {names.GANG} and the number of pods as {names.GANG_SIZE}."
 LEADER_READY: Final = (
-    "startupPolicy: LeaderReady: the workers are made once the leader is ready, so they cannot start as one gang: "
-    "write LeaderCreated"
+    "with startupPolicy: LeaderReady the workers are created only after the leader is ready, so they "
+    "cannot start as one gang. Write LeaderCreated."
 )
 ORDERED_READY: Final = (
-    "podManagementPolicy: OrderedReady: each pod is made once the one before is ready, so they cannot start as one "
-    "gang: write Parallel"
+    "with podManagementPolicy: OrderedReady each pod is created only after the previous one is ready, so they "
+    "cannot start as one gang. Write Parallel."
 )
-DEPLOYMENT: Final = f"nothing says which of a Deployment's pods belong together: {_NAMED}"
+DEPLOYMENT: Final = f"nothing tells which pods of a Deployment form one gang. {_NAMED}"
 IN_ORDER: Final = (
-    f"its replicatedJobs start one after another, and the first would wait for the last: write {names.GANG}: auto, by "
-    "which each of them is a gang, or write neither dependsOn nor startupPolicyOrder: InOrder"
+    f"its replicatedJobs start one after another, so the first would wait for the last. Write {names.GANG}: auto, "
+    f"which makes each replicatedJob a gang of its own, or remove dependsOn and startupPolicyOrder: InOrder."
 )
 
 
 def why_never(
     labels: Mapping[str, str], annotations: Mapping[str, str], scheduler: str, gang: Gang | None
 ) -> str | None:
-    """Return why a pod can be in no gang, and what to write; None if it can.
-
-    The owners listed here make some pods only after others run, so the pods can never all wait together.
+    """Return why a pod can be in no gang, and what to write instead; None if it can be in one.
 
     Args:
         labels: The pod's labels.
@@ -54,19 +53,22 @@ def why_never(
     if why := other_schedulers.why_no_gang(scheduler):
         return why
     if _JOBSET_EXCLUSIVE in annotations and _JOBSET_SELECTOR not in annotations:
-        return f"{_JOBSET_EXCLUSIVE}: all but a job's first pod are made once that has its node; {_NEAR}"
+        return f"with {_JOBSET_EXCLUSIVE} the pods of a job are created only after its first pod has a node. {_NEAR}"
     if _LWS_EXCLUSIVE in annotations:
-        return f"{_LWS_EXCLUSIVE}: the workers are made once the leader has its node; {_NEAR}"
+        return f"with {_LWS_EXCLUSIVE} the workers are created only after the leader has a node. {_NEAR}"
     if _LWS_SUBGROUP in annotations:
         return (
-            f"{_LWS_SUBGROUP}: each subgroup must be in a part of the network of its own, and the driver plans a gang "
-            f"as a whole; {_NEAR}"
+            f"with {_LWS_SUBGROUP} each subgroup needs its own part of the network, and the driver places a gang as a "
+            f"whole. {_NEAR}"
         )
     role = labels.get(_SPARK_ROLE)
     if role == "driver":
-        return f"{_SPARK_ROLE}: driver: it makes its executors once it runs; write words about gangs for these alone"
+        return (
+            f"a Spark driver ({_SPARK_ROLE}: driver) creates its executors only after it runs. Write the gang "
+            f"annotations on the executors only."
+        )
     if role == "executor" and not has_written_gang:
-        return f"{_SPARK_ROLE}: executor: only the driver knows how many there are; {_NAMED}"
+        return f"only the Spark driver knows how many executors there are ({_SPARK_ROLE}: executor). {_NAMED}"
     if labels.get(_RAY) and not has_written_gang:
-        return f"{_RAY}: how many pods the cluster has changes as it runs; {_NAMED}"
+        return f"the number of pods of a Ray cluster ({_RAY}) changes while it runs. {_NAMED}"
     return None

@@ -1,13 +1,14 @@
-"""Owners that make their pods again after being suspended and resumed: their fields, the record, the patches.
+"""Owners of pods that can be suspended and resumed, such as Jobs: their fields, the record on them, the patches.
 
-Suspending costs a Job nothing, where each pod that is evicted or deleted counts as a failure, and more than its
-backoffLimit fail it. What is suspended is resumed by whoever leads then: a record on the object says so, written by the
-same patch as the suspension.
+The controller suspends an owner to restart a gang: the owner deletes all its pods, and creates them again when it is
+resumed. Suspending costs a Job nothing. If pods were evicted or deleted instead, each one would count as a failure, and
+more failures than its backoffLimit fail the Job. The patch that suspends an object also writes a record on it, so that
+the next leader can resume it.
 
 Sources: Kubernetes 1.36, pkg/controller/job/job_controller.go (``suspendJob``, ``deleteJobPods``); JobSet 08dfbdf,
 pkg/controllers/jobset_controller.go; trainer 8c0f505, pkg/controller/trainjob_controller.go; training-operator 1.9.0,
 pkg/controller.v1/common/job.go; mpi-operator caa3c47, pkg/controller/mpi_job_controller.go; Kueue ff69552,
-pkg/controller/jobframework/reconciler.go: ``kueue.x-k8s.io/workload`` and ``podset`` on pods of what it has started.
+pkg/controller/jobframework/reconciler.go: ``kueue.x-k8s.io/workload`` and ``podset`` on pods of jobs that it started.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class _Status(Part, frozen=True):
 
 
 class Suspendable(Part, frozen=True):
-    """An object of one of these kinds, as far as it is read."""
+    """The fields of an owner of pods that can be suspended, such as a Job."""
 
     metadata: Metadata
     spec: _Spec = _Spec()
@@ -79,17 +80,17 @@ class Suspendable(Part, frozen=True):
 
     @property
     def suspended(self) -> bool:
-        """Return whether the owner is suspended: it is to have no pods."""
+        """Return whether the owner's spec says that the owner is suspended, so that it must have no pods."""
         return bool(self.spec.suspend or (self.spec.run_policy is not None and self.spec.run_policy.suspend))
 
     @property
     def rests(self) -> bool:
-        """Return whether the owner's status confirms that it is suspended."""
+        """Return whether the owner's status says that it is suspended now (condition ``Suspended``)."""
         return self._has("Suspended")
 
     @property
     def ended(self) -> bool:
-        """Return whether the owner has ended: it makes no more pods."""
+        """Return whether the owner has completed or failed, so that it creates no more pods."""
         return any(map(self._has, _ENDED))
 
     @property
@@ -100,7 +101,10 @@ class Suspendable(Part, frozen=True):
 
     @property
     def parent(self) -> OwnerReference | None:
-        """Return the owner's own controller, which changes it; None without one."""
+        """Return the object that controls this owner and may suspend or resume it; None without one.
+
+        A CronJob does not count: it creates Jobs and does not change them.
+        """
         made_by = next((owner for owner in self.metadata.owner_references if owner.controller), None)
         return None if made_by is None or made_by.kind in _NO_PARENTS else made_by
 
@@ -109,16 +113,18 @@ class Suspendable(Part, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is noted on an object that was suspended: it stays there when it is resumed, so that a loss counts once.
+    """The record on an owner that the controller suspended to restart a gang.
+
+    The record stays on the owner after the owner is resumed, so that one loss of pods causes only one restart.
 
     Attributes:
-        uid: The object's; a copy of the object is another's, and its record is none.
-        gang: The gang that is started anew.
-        loss: For what: the same again is no reason to do it again.
-        why: The same in words, for people.
-        at: When, as Kubernetes writes times.
-        times: How often in a row.
-        over: Whether it was resumed.
+        uid: The owner's uid. In a copy of the object the uid differs, and the record is ignored.
+        gang: The gang that is restarted.
+        loss: A digest of the lost pods that caused the restart. The same loss does not cause another restart.
+        why: The reason, for people.
+        at: When the owner was suspended, as Kubernetes writes times.
+        times: How often the owner was suspended in a row.
+        over: Whether the controller has resumed the owner, or left that to others.
     """
 
     uid: str
@@ -130,11 +136,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     over: bool = False
 
     def due_in_s(self, now: datetime.datetime) -> float:
-        """Return the seconds until the owner may be suspended again; 0 or less for now."""
+        """Return after how many seconds the owner may be suspended again; 0 or less for now.
+
+        The pause doubles with each suspension in a row.
+        """
         return min(FIRST_PAUSE_S * 2.0 ** min(max(self.times, 1) - 1, 16), LONGEST_PAUSE_S) - self._age_s(now)
 
     def next_times(self, now: datetime.datetime) -> int:
-        """Return how often in a row the owner will have been suspended if it is suspended now."""
+        """Return how often in a row the owner will have been suspended if it is suspended again now.
+
+        The result is the ``times`` of the next record. It is 1 if the last suspension was long ago.
+        """
         return self.times + 1 if self._age_s(now) < 2 * LONGEST_PAUSE_S else 1
 
     def _age_s(self, now: datetime.datetime) -> float:
@@ -147,7 +159,7 @@ def of_kueue(metadata: Metadata) -> bool:
 
 
 def record_of(found: Suspendable) -> Record | None:
-    """Return the record of a suspension on an owner; None for none, or what only looks like it."""
+    """Return the suspension record on an owner; None without a valid record."""
     text = found.metadata.annotations.get(names.RESTART, "")
     if not text or len(text) > _LONGEST_RECORD:
         return None
@@ -160,7 +172,7 @@ def record_of(found: Suspendable) -> Record | None:
 
 
 def under_way(found: Suspendable) -> Record | None:
-    """Return the record of an owner that was suspended here and not resumed yet; None for any other."""
+    """Return the record of an owner that this driver suspended and must still resume; else None."""
     record = record_of(found)
     if record is None or record.over or names.RESTARTING not in found.metadata.labels:
         return None
@@ -168,7 +180,10 @@ def under_way(found: Suspendable) -> Record | None:
 
 
 def record(found: Suspendable, *, gang: str, loss: str, why: str, now: datetime.datetime) -> Record:
-    """Return the record of a suspension for an owner that is suspended now, in UTC."""
+    """Return a new record for an owner (``found``) that is suspended to restart a gang.
+
+    ``times`` continues the count of the owner's last record. The other arguments are the fields of ``Record``.
+    """
     before = record_of(found)
     return Record(
         uid=found.metadata.uid,
@@ -181,19 +196,32 @@ def record(found: Suspendable, *, gang: str, loss: str, why: str, now: datetime.
 
 
 def suspend(kind: str, found: Suspendable, record: Record) -> dict[str, Any]:
-    """Return the merge patch that suspends an owner, with its record; ``conflict`` if it has changed."""
+    """Return the merge patch that suspends an owner (``found``) and writes ``record`` on it.
+
+    The API server answers ``conflict`` if the owner has changed.
+    """
     return _patch(found, record, label="true", spec=_spec(kind, suspended=True))
 
 
 def resume(kind: str, found: Suspendable, record: Record) -> dict[str, Any]:
-    """Return the merge patch that resumes an owner; ``conflict`` if it has changed."""
+    """Return the merge patch that resumes an owner (``found``), and marks ``record`` as done.
+
+    The API server answers ``conflict`` if the owner has changed.
+    """
     return _patch(found, msgspec.structs.replace(record, over=True), label=None, spec=_spec(kind, suspended=False))
 
 
 def rest(kind: str, found: Suspendable, *, why: str, now: datetime.datetime) -> dict[str, Any]:
-    """Return the merge patch that suspends an owner until its author resumes it; ``conflict`` if it has changed.
+    """Return the merge patch that suspends an owner whose GPUs are idle, until its author resumes it.
 
-    There is no promise on it, so no leader resumes it; what is noted tells people why it rests.
+    The patch writes no restart record, so no leader resumes the owner. It writes an annotation with the reason, for
+    people. The API server answers ``conflict`` if the owner has changed.
+
+    Args:
+        kind: The owner's kind.
+        found: The owner.
+        why: The reason, for people.
+        now: The time, UTC.
     """
     note = {"at": f"{now:%Y-%m-%dT%H:%M:%SZ}", "why": why[:LONGEST]}
     metadata = {
@@ -205,7 +233,14 @@ def rest(kind: str, found: Suspendable, *, why: str, now: datetime.datetime) -> 
 
 
 def let_go(found: Suspendable, record: Record) -> dict[str, Any]:
-    """Return the merge patch that leaves an owner as others want it, and notes that nothing has to resume it."""
+    """Return the merge patch that marks an owner's record as done, without resuming the owner.
+
+    It also removes the label ``RESTARTING``, so no leader resumes the owner later.
+
+    Args:
+        found: The owner.
+        record: The record on the owner.
+    """
     return _patch(found, msgspec.structs.replace(record, over=True), label=None, spec=None)
 
 
@@ -213,21 +248,27 @@ def obstacle(kind: str, found: Suspendable) -> str:
     """Return why an owner must not be suspended, and what to do instead; empty if it may be."""
     one = shown(kind, found.metadata.name)
     if found.kueues:
-        return f"{one} is in a queue of Kueue's, which suspends and resumes it itself: leave it to Kueue, or delete it"
+        return f"{one} is in a queue of Kueue, which suspends and resumes it itself. Leave it to Kueue, or delete it."
     if found.ended:
-        return f"{one} has ended, and makes no more pods: create it anew"
+        return f"{one} has ended and creates no more pods. Create it again."
     if found.suspended:
-        return f"{one} was suspended by somebody else: resume it"
+        return f"{one} was suspended by another program. Resume it."
     if (parent := found.parent) is not None:
         return (
-            f"{one} was made by {shown(parent.kind, parent.name)}, which sets whether it is suspended, and which the "
-            f"driver does not know: suspend and resume that"
+            f"{one} was created by {shown(parent.kind, parent.name)}, which sets whether it is suspended. The driver "
+            f"does not know that kind. Suspend and resume that object."
         )
     return ""
 
 
 def belongs(pod: Pod, kind: str, found: Metadata) -> bool:
-    """Return whether a pod belongs to what a topmost owner that can be suspended has made, all the way down."""
+    """Return whether a pod belongs to an owner, directly or by its JobSet's name.
+
+    Args:
+        pod: The pod.
+        kind: The owner's kind.
+        found: The owner's metadata.
+    """
     if pod.metadata.namespace != found.namespace:
         return False
     if kind in ("JobSet", "TrainJob"):  # a TrainJob's JobSet has its name
@@ -236,19 +277,28 @@ def belongs(pod: Pod, kind: str, found: Metadata) -> bool:
 
 
 def grant(kind: str, right: str) -> str:
-    """Return how an administrator lets the controller ``read`` or ``suspend`` owners of a kind."""
+    """Return the chart value to set so that the controller may ``read`` or ``suspend`` owners of a kind.
+
+    The text is part of a message for the administrator.
+    """
     return f"set {CHART_VALUE}.{kind}.{right} in the chart's values"
 
 
 def set_of(pod: Pod) -> tuple[str, str]:
-    """Return the owner to suspend for a StatefulSet's pod: a LeaderWorkerSet stands above several StatefulSets."""
+    """Return an identifier that all pods of one StatefulSet, or of one LeaderWorkerSet, have in common.
+
+    A LeaderWorkerSet has several StatefulSets, and all their pods are one set.
+
+    Returns:
+        The name of the LeaderWorkerSet and an empty text, or an empty text and the uid of the StatefulSet.
+    """
     owner = next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
     lws = pod.metadata.labels.get(LWS + "name", "")
     return (lws, "") if lws else ("", owner)
 
 
 def shown(kind: str, name: str) -> str:
-    """Return the kind and name of an owner that can be suspended, as messages say them."""
+    """Return the kind and name of an owner as messages show them."""
     return messages.shown(f"{kind} {name}")
 
 

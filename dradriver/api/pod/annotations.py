@@ -1,4 +1,4 @@
-"""A pod's annotations, read into a Request."""
+"""Reads a pod's annotations into a Request. The webhook calls it at admission."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ ALIASES: Final = {
 }
 """Annotations that mean the same as one of ours."""
 _KNOWN: Final = (*annotation_words.KEYS, *ALIASES)
-_LIMITS: Final = "the containers' limits, which ask for parts of a GPU"
+_LIMITS: Final = "the containers' limits, which request fractions of a GPU"
 _WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS, *names.FORMER_RESULTS, names.RESTART, names.IDLE))
 
 
 def is_written(key: str) -> bool:
-    """Return whether an annotation is a note or result that the webhook or the controller writes."""
+    """Return whether the webhook or the controller writes an annotation of this name, and not the author."""
     return key in _WRITTEN
 
 
 class Annotations:
-    """What a pod's annotations ask for, with what its policy and its workload stand for.
+    """The annotations that apply to a pod: its own, and those of the policy and workload that it names.
 
-    Each annotation is read once, when it is first asked for. So the first error is that of the first question.
+    The policies file defines these names. Each annotation is read once, when it is first used. So the first error is
+    about the annotation that is used first.
 
     Args:
         texts: All annotations of the pod.
-        policies: What names of policies and workloads stand for.
+        policies: The policies in force, which define the names of policies and workloads.
     """
 
     def __init__(self, texts: Mapping[str, str], policies: Policies = DEFAULTS) -> None:
@@ -53,11 +54,13 @@ class Annotations:
 
     @functools.cached_property
     def said(self) -> dict[str, str]:
-        """Return the author's annotations by their own names, each of them known; those about a gang are read.
+        """Return the author's annotations; an alias is replaced by the main name of its annotation.
+
+        Annotations about a gang are also checked here.
 
         Raises:
             WordError: An unknown key, a value that is too long, an alias that contradicts its annotation, or a bad
-                value of one about a gang.
+                value of an annotation about a gang.
         """
         said: dict[str, str] = {}
         for key, value in self.texts.items():
@@ -67,7 +70,7 @@ class Annotations:
             if known not in annotation_words.BY_KEY:
                 raise messages.unknown(key, _KNOWN)
             if len(value) > LONGEST_VALUE:
-                raise WordError(f"{key}: {len(value)} characters; a value has at most {LONGEST_VALUE}")
+                raise WordError(f"{key}: the value has {len(value)} characters. At most {LONGEST_VALUE} are allowed.")
             if _is_of_gang(known):
                 self._of_gang.get(known)  # raises if the value is bad
             elif known != key and self.texts.get(known, value) != value:
@@ -77,73 +80,77 @@ class Annotations:
 
     @functools.cached_property
     def spelled_out(self) -> SpelledOut:
-        """Return the annotations that say something of one pod, with what policies stand for.
+        """Return the pod's annotations, except those about a gang, with ``workload`` and ``policy`` replaced.
+
+        These two are replaced by the annotations that they stand for in the policies file.
 
         Raises:
-            WordError: What ``said`` and ``SpelledOut`` refuse.
+            WordError: ``said`` or ``SpelledOut`` refuses the annotations.
         """
         of_pod = {key: text for key, text in self.said.items() if not _is_of_gang(key)}
         return SpelledOut(of_pod, self.policies)
 
     @functools.cached_property
     def values(self) -> Values:
-        """Return the values of a pod's annotations, spelled out, in the order in which they are read.
+        """Return the values of the annotations in ``spelled_out``, in the order in which they are read.
 
         Raises:
-            WordError: What ``spelled_out`` refuses.
+            WordError: ``spelled_out`` refuses the annotations.
         """
         return Values(_in_order(self.spelled_out.texts()))
 
     @functools.cached_property
     def gang(self) -> Gang | None:
-        """Return what a pod's annotations say of a gang; None if they say nothing, or only what is so anyway.
+        """Return the pod's gang annotations; None if all are missing or have their default.
 
         Raises:
-            WordError: A bad value of an annotation about a gang.
+            WordError: An annotation about a gang has a bad value.
         """
         return gang_annotations.gang(self._of_gang)
 
     @property
     def aside(self) -> dict[str, str]:
-        """Return the annotations that the choice of GPUs does not depend on: each of ``ASIDE``, as said or by default.
+        """Return the texts of the annotations that do not affect the choice of GPUs (``ASIDE``).
+
+        An annotation that the pod does not have gets its default. An example is the NCCL setting.
 
         Raises:
-            WordError: What ``values`` refuses, or a bad value of one of them.
+            WordError: ``values`` refuses the annotations, or one of ``ASIDE`` has a bad value.
         """
         return {key: self.values.get(key) or allowed[0] for key, allowed in annotation_words.ASIDE.items()}
 
     @property
     def shared_claim(self) -> str | None:
-        """Return the name of the claim that a pod shares by its annotation; None if it has its own.
+        """Return the name of the claim that the pod shares with other pods; None without the annotation.
 
         Raises:
-            WordError: What ``values`` refuses, or a bad name.
+            WordError: ``values`` refuses the annotations, or the name is bad.
         """
         name: str | None = self.values.get(names.SHARED_CLAIM)
         return name
 
     @property
     def idle_timeout_s(self) -> int | None:
-        """Return after how many seconds without work an annotation releases the GPUs; None if none does.
+        """Return after how many idle seconds the driver releases the GPUs; None for never.
 
         Raises:
-            WordError: What ``values`` refuses, or a bad duration.
+            WordError: ``values`` refuses the annotations, or the duration is bad.
         """
         seconds: int | None = self.values.get(names.IDLE_TIMEOUT)
         return seconds
 
     @property
     def max_duration_s(self) -> int | None:
-        """Return for how long a pod may run by its annotation or policy, seconds; None for any time.
+        """Return how long a pod may run by its annotation or policy, seconds; None for no limit.
 
         Raises:
-            WordError: What ``values`` refuses, or a bad duration.
+            WordError: ``values`` refuses the annotations, or the duration is bad.
         """
         seconds: int | None = self.values.get(names.MAX_DURATION)
         return seconds
 
     def check(self) -> None:
-        """Raise unless every annotation can be read, however many GPUs the pod has.
+        """Raise unless every annotation can be read. The number of GPUs is not checked.
 
         Raises:
             WordError: An unknown key, a bad value or a contradiction among the annotations.
@@ -154,11 +161,12 @@ class Annotations:
         """Return the request of the pod, from its annotations and its containers' limits.
 
         Args:
-            asked: By container name, in pod order, what each container requests that uses GPUs or fractions.
+            asked: What each container requests, by its name and in pod order. Containers without GPUs or fractions are
+                left out.
             vendor: The vendor that the containers' limits name; empty if they name none.
 
         Raises:
-            WordError: What ``check`` refuses, or a contradiction between the annotations and the limits.
+            WordError: ``check`` refuses the annotations, or they contradict the limits.
         """
         # Fields of the request by name, as the annotations give them. The vendor is said by the annotation, else by the
         # limits, else by the driver that allocates the GPUs.
@@ -166,20 +174,20 @@ class Annotations:
         vendor_word = fields.setdefault("vendor", vendor or current_ledger().vendor or NVIDIA.word)
         if vendor and vendor_word != vendor:
             raise messages.contradicts(
-                names.VENDOR, vendor_word, f"the containers' limits, which ask for GPUs of {vendor}"
+                names.VENDOR, vendor_word, f"the containers' limits, which request GPUs of {vendor}"
             )
         resource = VENDORS[vendor_word].resources[0]  # the vendor's extended resource, such as nvidia.com/gpu
         total = sum(map(container_requests.count, asked.values()))
         annotated_gpus = self.values.get(names.GPUS)
         if annotated_gpus is not None and annotated_gpus != total:
             raise WordError(
-                f"{names.GPUS}: '{annotated_gpus}' contradicts the containers' limits, which ask for {total} "
-                f"{resource}; write one of the two"
+                f"{names.GPUS}: '{annotated_gpus}' contradicts the containers' limits, which request {total} "
+                f"{resource}. Write only one of the two."
             )
         if not total:
             raise WordError(
-                f"the pod has {names.PREFIX} annotations but asks for no GPU: give a container a limit "
-                f"{resource}: <count>, or write the annotation {names.GPUS}: <count>"
+                f"The pod has {names.PREFIX} annotations but requests no GPU. Give a container the limit {resource}: "
+                f"<count>, or write the annotation {names.GPUS}: <count>."
             )
         request = container_requests.request(self.values, asked, fields)
 
@@ -190,18 +198,19 @@ class Annotations:
         return request
 
     def _fields(self) -> dict[str, Any]:
-        """Return the fields of a Request that annotations give, without its containers."""
+        """Return the fields of the pod's Request (for the allocator) that its annotations set."""
         fields = annotation_words.fields(self.values)
         vendor_words.check(fields, parts=container_requests.of_words(self.values) is not None)
         return fields
 
     def _refuse_set_annotations(self) -> None:
-        """Raise if the pod or its policy says something of a set of whole GPUs; it asks for parts of GPUs.
+        """Raise if a pod that requests fractions has annotations about sets of whole GPUs.
 
-        What its workload stands for is no contradiction: it suits such jobs only if they have whole GPUs.
+        The annotations of the pod and of its policy count. Those of its workload do not: a workload has settings for
+        whole GPUs, which simply do not apply here.
 
         Raises:
-            WordError: It does.
+            WordError: The pod or its policy has such an annotation.
         """
         said = _in_order(self.spelled_out.texts(workload=False))
         key = next((key for key, text in said.items() if key in annotation_words.OF_SETS and text != "false"), None)
@@ -209,16 +218,20 @@ class Annotations:
             return
         other = next((key for key in annotation_words.OF_PARTS if key in self.values.texts), _LIMITS)
         key = key if key in self.said else names.POLICY
+        text = self.said[key]
         raise WordError(
-            f"{key}: {shown(self.said[key])} is about sets of whole GPUs and contradicts {other}; write one of the two"
+            f"{key}: {shown(text)} is about sets of whole GPUs and contradicts {other}. Write only one of the two."
         )
 
 
 def _is_of_gang(key: str) -> bool:
-    """Return whether an annotation says something of a gang: nothing of it is in a Request."""
+    """Return whether an annotation is about a gang. A Request has no fields for such annotations."""
     return annotation_words.BY_KEY[key].about is About.GANG
 
 
 def _in_order(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return annotations in the order in which they are read."""
+    """Return annotations sorted in the order in which the driver reads them.
+
+    A fixed order gives the same first error each time.
+    """
     return dict(sorted(texts.items(), key=lambda item: annotation_words.ORDER[item[0]]))

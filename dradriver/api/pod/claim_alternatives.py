@@ -1,8 +1,10 @@
-"""A pod's request as a list of alternatives over device attributes: a claim that the scheduler fills by itself.
+"""Builds a claim for pods that only the scheduler places: the request as a list of alternatives.
 
-A scheduler can only match attribute values that are equal, and takes the first devices that do. So a wish becomes
-constraints on groups that slices publish, and a preference a *ladder*: alternatives of which the first that fits is
-taken (KEP-4816). Always one request with a count: over N requests of one device the scheduler's search is exponential.
+The scheduler can only compare attribute values for equality, and takes the first devices that match. So a required
+property becomes a constraint: all devices must be in the same group, and slices publish the groups as attributes. A
+preferred property becomes an alternative, and the scheduler takes the first alternative that fits (KEP-4816). Each
+alternative is one request with a count: with N requests for one device each, the scheduler's search takes exponential
+time.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ _ANY: Final = "any"
 
 
 class _Alternative(NamedTuple):
-    """One alternative: its name, and the attribute that all its devices have in common; none for any devices."""
+    """One alternative of a claim's request: its name, and an attribute of devices.
+
+    All devices of the alternative must have an equal value of the attribute. Without an attribute any devices match.
+    """
 
     name: str
     attribute: str | None
@@ -54,8 +59,8 @@ class _Alternative(NamedTuple):
 def spec(resolved: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the spec of a claim with alternatives, one of which the scheduler chooses.
 
-    Each preferred property becomes an alternative (``firstAvailable``), the best first. What only the driver's own
-    choice can do (``strategy``, weights) is left out.
+    Each preferred property becomes an alternative (``firstAvailable``), the best first. Annotations that only the
+    driver's own choice can follow (``strategy``, weights) are left out.
 
     Args:
         resolved: The pod's resolved request.
@@ -110,9 +115,9 @@ def spec(resolved: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any
 
 
 def demanding(spec: Mapping[str, Any], request: Request, requests: Collection[str] | None = None) -> dict[str, Any]:
-    """Return a template's claim spec with the conditions that the pod's annotations require.
+    """Return a template's claim spec with the conditions that the pod's annotations require added.
 
-    Preferred properties are left out, because the template's requests are ``exactly`` ones without alternatives.
+    Preferred properties are ignored, because the template's requests are ``exactly`` requests, without alternatives.
 
     Args:
         spec: The template's spec, which ``claim_templates.read`` has read.
@@ -129,7 +134,7 @@ def demanding(spec: Mapping[str, Any], request: Request, requests: Collection[st
 
     # A MIG device publishes its own memory, if any, and not that of its GPU.
     elif isinstance(request, Mig) and request.min_memory_mib:
-        raise _not_expressible(f"{names.MIN_MEMORY} of MIG slices", f"write {names.PRODUCT}")
+        raise _not_expressible(f"{names.MIN_MEMORY} of MIG slices", f"Write {names.PRODUCT}.")
     devices: dict[str, Any] = dict(spec["devices"])
     constrained_attributes = {constraint.get("matchAttribute") for constraint in devices.get("constraints") or ()}
 
@@ -156,23 +161,24 @@ TEMPLATE_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z2-7]{16}"
 
 
 def template_name(note: str) -> str:
-    """Return the name of the template, with alternatives, of pods with this note: equal notes share one.
+    """Return the name of the claim template for pods with ``note``: a hash of it.
 
-    Every release finds the same name for a note, whatever it would make of it.
+    The note is the annotation with a pod's resolved request. So pods with equal notes share one template. Every release
+    computes the same name for a note, even if it would build another template from it.
     """
     return names.CLAIM_PREFIX + base64.b32encode(hashlib.sha256(note.encode()).digest())[:16].decode().lower()
 
 
 def template(namespace: str, note: str, resolved: Resolved) -> dict[str, Any]:
-    """Return the ResourceClaimTemplate with the alternatives of pods that the scheduler alone places.
+    """Return the ResourceClaimTemplate, with alternatives, for pods that only the scheduler places.
 
     Args:
-        namespace: The pods'.
-        note: Their note, which names it.
-        resolved: What is in the note.
+        namespace: The pods' namespace.
+        note: The text of the pods' note. The template's name is a hash of it.
+        resolved: The resolved request in the note.
 
     Raises:
-        WordError: A word that no claim can say.
+        WordError: A claim cannot express an annotation.
     """
     keep_env = () if resolved.keep_env is msgspec.UNSET else resolved.keep_env
     return {
@@ -197,26 +203,24 @@ def _amounts_by_request(request: Request) -> tuple[int, ...] | tuple[Amount, ...
         _refuse_not_expressible(request)
         return request.containers
     if not isinstance(request, Share):
-        raise _not_expressible(
-            "MIG slices", f"have a ResourceClaimTemplate of your own, of the class {names.MIG_CLASS}"
-        )
+        raise _not_expressible("MIG slices", f"Create a ResourceClaimTemplate with the class {names.MIG_CLASS}.")
     for amount in request.amounts:
         if not amount.cores or not amount.memory_mib:
             raise WordError(
-                f"a share that nobody chooses a GPU for says both, because what is left open depends on the GPU: write "
-                f"{names.SHARE_CORES} and {names.SHARE_MEMORY}"
+                f"a share that kube-scheduler places needs both compute and memory, because the driver cannot derive "
+                f"one from the other without a GPU. Write {names.SHARE_CORES} and {names.SHARE_MEMORY}."
             )
     return request.amounts
 
 
 def _refuse_not_expressible(request: Whole) -> None:
     if request.min_busbw_gbps:
-        raise _not_expressible(names.MIN_BUSBW, f"write {names.MIN_BANDWIDTH}")
+        raise _not_expressible(names.MIN_BUSBW, f"Write {names.MIN_BANDWIDTH}.")
     if request.max_cross_nvswitch_gpus is not None:
-        raise _not_expressible(names.MAX_CROSS_NVSWITCH, f"write {names.REQUIRED}: {Constraint.NVLINK}")
+        raise _not_expressible(names.MAX_CROSS_NVSWITCH, f"Write {names.REQUIRED}: {Constraint.NVLINK}.")
     if request.near_nic == NEAR_REQUIRED:
         raise _not_expressible(
-            f"{names.NEAR_NIC}: {NEAR_REQUIRED}", f"write {names.REQUIRED}: {Constraint.SAME_PCIE_ROOT}"
+            f"{names.NEAR_NIC}: {NEAR_REQUIRED}", f"Write {names.REQUIRED}: {Constraint.SAME_PCIE_ROOT}."
         )
 
 
@@ -229,7 +233,7 @@ def _exactly_of(asked: int | Amount, vendor: str) -> dict[str, Any]:
 
 
 def _preferred_alternatives(request: Whole) -> list[_Alternative]:
-    """Return the alternatives of a set, none where there is nothing to prefer."""
+    """Return the alternatives of a request for whole GPUs, the best first; empty if it prefers nothing."""
     preferred: tuple[Constraint, ...] = request.preferred
     if request.prefer_same_numa:
         preferred = (*preferred, Constraint.SAME_NUMA)
@@ -243,7 +247,10 @@ def _preferred_alternatives(request: Whole) -> list[_Alternative]:
 
 
 def _required_attributes(request: Whole) -> list[str]:
-    """Return the attributes that all GPUs of a set of several must have in common."""
+    """Return the device attributes that must be equal for all GPUs of a request.
+
+    Each attribute numbers a group of GPUs, such as an NVLink set. Equal values meet a required property.
+    """
     required = [_attribute(constraint, request.gpus) for constraint in request.required]
     if request.min_bandwidth_gbps:
         required.append(_attribute(Constraint.NVLINK, request.gpus))
@@ -264,18 +271,21 @@ def _attribute(constraint: Constraint, gpus: int) -> str:
         case Constraint.SAME_PCIE_ROOT:
             return names.PCIE_ROOT
         case Constraint.SAME_PCIE_SWITCH:
-            raise _not_expressible(constraint.value, f"write {Constraint.SAME_PCIE_ROOT}")
+            raise _not_expressible(constraint.value, f"Write {Constraint.SAME_PCIE_ROOT}.")
 
 
 def _group_size(gpus: int) -> int | None:
-    """Return the size of the smallest groups that hold so many GPUs; None beyond the largest."""
+    """Return the size of the smallest group of linked GPUs that has room for this many GPUs.
+
+    Slices publish groups of 2, 4 and 8 GPUs. None for more than 8 GPUs.
+    """
     return next((size for size in _GROUP_SIZES if size >= gpus), None)
 
 
 def _device_conditions(request: Request) -> list[str]:
-    """Return the conditions on each device as CEL expressions.
+    """Return the conditions that each device of a request must meet, as CEL expressions.
 
-    Text of a pod gets into an expression only as a JSON string.
+    Text from a pod is inserted into an expression only as a JSON string.
     """
     attributes = f'device.attributes["{names.ATTRIBUTE_DOMAIN}"]'
 
@@ -319,10 +329,13 @@ def _device_conditions(request: Request) -> list[str]:
 
 
 def larger_group(request: Request) -> int | None:
-    """Return the size of the linked group that the alternatives require for a set of some of its GPUs.
+    """Return the size of the group of linked GPUs if the request needs links and fewer GPUs than that.
 
-    A group has a ring. Of a larger one than the set the scheduler takes any GPUs, so each two of it must have a link.
-    None for a set that is as large as a group, or larger than any, and where no links are demanded.
+    For example, 8 for a request of 5 linked GPUs. The scheduler takes any 5 GPUs of the group. The GPUs of a group have
+    a ring of links, but some pairs may have no link. So the caller must require that all pairs have one.
+
+    Returns:
+        None if the number of GPUs is the size of a group, or larger than every group, or if the request needs no links.
     """
     if not isinstance(request, Whole) or request.gpus < 2:
         return None
@@ -332,30 +345,37 @@ def larger_group(request: Request) -> int | None:
 
 
 def _least_link_gbps(request: Whole) -> int:
-    """Return the least line rate in GB/s that a set's GPUs need beside being of one group; 0 for none."""
+    """Return the lowest link rate, in GB/s, that the GPUs of a request must publish; 0 for no condition.
+
+    Raises:
+        WordError: A claim cannot express the required links or bandwidth.
+    """
     if request.gpus == 1:
         return 0
     if not VENDORS[request.vendor].rated:  # and so nothing says which two of a group have a link
         if (size := larger_group(request)) is not None:
             raise _not_expressible(
-                f"{names.REQUIRED}: nvlink of {request.gpus} GPUs of {request.vendor}", f"ask for {size}"
+                f"{names.REQUIRED}: nvlink of {request.gpus} GPUs of {request.vendor}", f"Request {size} GPUs."
             )
         return 0
     if request.min_bandwidth_gbps:
         if _group_size(request.gpus) is None:
-            raise _not_expressible(f"{names.MIN_BANDWIDTH} of {request.gpus} GPUs", f"write {names.REQUIRED}: nvlink")
+            raise _not_expressible(f"{names.MIN_BANDWIDTH} of {request.gpus} GPUs", f"Write {names.REQUIRED}: nvlink.")
         return math.ceil(request.min_bandwidth_gbps)
     return int(larger_group(request) is not None)
 
 
 def _regex_of_glob(glob: str) -> str:
-    """Return a glob as a regular expression of RE2, for the whole text.
+    """Return a regular expression (RE2) that matches a text exactly if the glob matches it.
 
     Raises:
-        WordError: It has a set of characters, which the two languages read differently.
+        WordError: The glob has a set of characters (``[ab]``), which globs and RE2 read differently.
     """
     if "[" in glob:
-        raise WordError(f"{names.PRODUCT}: {shown(glob)}: where the scheduler takes what fits write * and ? only")
+        raise WordError(
+            f"{names.PRODUCT}: {shown(glob)}: kube-scheduler reads only * and ? in a pattern. Write the pattern "
+            f"without [ ]."
+        )
     return "^" + "".join({"*": ".*", "?": "."}.get(char) or re.escape(char) for char in glob) + "$"
 
 
@@ -368,4 +388,6 @@ def _nccl_setting(resolved: Resolved) -> str:
 
 
 def _not_expressible(word: str, cure: str) -> WordError:
-    return WordError(f"{word} is for a choice among sets, and here the scheduler takes what fits: {cure}")
+    return WordError(
+        f"{word} is not possible if kube-scheduler chooses the GPUs, because it takes the first that fit. {cure}"
+    )

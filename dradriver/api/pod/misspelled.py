@@ -1,4 +1,7 @@
-"""Keys that are nearly, but not, the driver's words: what nobody reads, and its author thinks is read."""
+"""Finds annotations and labels whose keys are similar to those of the driver, but have no effect.
+
+The webhook and ``gputopo lint`` warn about them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _WORDS: Final = annotation_words.KEYS
 
 
 def warnings(annotations: Iterable[str], labels: Iterable[str] = ()) -> Iterator[str]:
-    """Yield a warning for each misspelled key: nearly a word of ours, or a word that stands among labels.
+    """Yield a warning for each misspelled key, and for each label that must be an annotation.
 
     Args:
         annotations: Keys of annotations.
@@ -33,15 +36,20 @@ def warnings(annotations: Iterable[str], labels: Iterable[str] = ()) -> Iterator
     """
     for key in islice(annotations, MOST_KEYS):
         if (meant := _meant(key)) is not None:
-            yield f"{key}: nobody reads it: the driver's annotations begin with {names.PREFIX}{meant}"
+            yield f"{key}: nothing reads this annotation. The driver's annotations begin with {names.PREFIX}{meant}."
     for key in islice(labels, MOST_KEYS):
         if key != names.LABEL and (key in _WORDS or ("/" in key and _meant(key) is not None)):
-            yield f"label {key}: nobody reads it: the driver's words are annotations, which begin with {names.PREFIX}"
+            yield (
+                f"label {key}: nothing reads this label. The driver reads annotations, which begin with {names.PREFIX}."
+            )
 
 
 @functools.lru_cache(maxsize=1024)
 def _meant(key: str) -> str | None:
-    """Return what may have been meant, as ``hint`` says it; None where a key is nothing like ours, or is ours."""
+    """Return a hint with the key that the author probably meant; None without a similar key.
+
+    The result is also None if the key has a prefix of the driver.
+    """
     match = _KEY.fullmatch(key)
     if match is None or names.is_ours(key):
         return None

@@ -1,8 +1,9 @@
-"""The resolved request: what the webhook made of a pod's words and limits, as a versioned note on the pod.
+"""The resolved request: a versioned note on the pod, which the webhook makes from its annotations and limits.
 
-Words are read once, at admission. The controller reads this note and never a word, so that both always mean the same.
-The webhook overwrites a note that an author sends, and the API server refuses to change one while no webhook answers.
-The controller checks caps and partitions all the same. A damaged note costs that pod its place, nobody else anything.
+The webhook reads the annotations once, at admission. The controller reads this note and never the annotations, so both
+always understand the same. The webhook overwrites a note that an author sends. While no webhook answers, an admission
+policy of the API server refuses changes of notes. The controller checks caps and partitions in any case. If a note is
+damaged, only that pod gets no place; other pods are not affected.
 """
 
 from __future__ import annotations
@@ -34,27 +35,29 @@ LONGEST: Final = 16_384  # characters; a pod of 100 GPU containers needs half of
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a pod asks for.
+    """The resolved request of a pod.
 
     Attributes:
         version: The format's version.
-        containers: Names of the containers that want any GPU or part of one, in pod order.
-        request: What the allocator is asked, for these containers in this order.
-        nccl: What NCCL is told; unset where the author does not say.
-        product: The product that limits name (``nvidia.com/gpu.<product>``), which the request has too; unset where
-            they name none. The limits are gone, and words that are read again later do not say it.
-        vendor: The vendor that the limits name, if it is not NVIDIA; else unset. The request has it, too.
-        gang: What was said of a gang; unset where nothing was.
-        idle_timeout_s: After how many seconds without work the GPUs are given back; unset where nothing was said.
-        placement: ``static`` where the scheduler alone places the pod; else unset.
-        spot: ``prefer`` or ``avoid`` where nodes that may be taken away at any time are better or worse; else unset.
-        when_full: ``hand-over`` where the scheduler gets it once there is no place; else unset.
-        keep_env: Variables that no edit may replace, of a pod that the scheduler alone places: pods that share the
-            template of their claims have the same.
-        ladder: Which ``ladder.VERSION`` the webhook that admitted such a pod knew; unset before there were any. It is
-            here so that the template's name, which is this note's hash, is another where the ladder is.
-        shared: The name of the claim that the pod shares with all that say the same; unset where it has one of its own.
-            The request is what the set must be, as of one container, and each of ``containers`` uses all of it.
+        containers: Names of the containers that request GPUs or fractions, in pod order.
+        request: The request for the allocator, for these containers in this order.
+        nccl: The NCCL setting; unset if the author wrote none.
+        product: The product that the limits name (``nvidia.com/gpu.<product>``); unset if they name none. ``request``
+            also has it. It is kept because the webhook removes the limits, and may read the annotations again later.
+        vendor: The vendor that the limits name, if it is not NVIDIA; else unset. ``request`` also has it.
+        gang: The gang annotations; unset without any.
+        idle_timeout_s: After how many idle seconds the driver releases the GPUs; unset without the annotation.
+        placement: ``static`` if only the scheduler places the pod; else unset.
+        spot: ``prefer`` or ``avoid`` if the pod prefers or avoids spot nodes; else unset.
+        when_full: ``hand-over`` if the scheduler places the pod when the controller finds no place; else unset.
+        keep_env: Environment variables that no CDI edit may replace, for a pod that only the scheduler places. Pods
+            that share a claim template have the same variables.
+        ladder: For a pod that only the scheduler places, the webhook's version of the list of alternatives
+            (``claim_alternatives.VERSION``); unset in notes of older releases. The template's name is a hash of this
+            note. So another version gives another template.
+        shared: The name of the claim that the pod shares with all pods that name it; unset if the pod has its own
+            claim. For a shared claim, ``request`` describes the shared set as one container's request, and each of
+            ``containers`` uses the whole set.
     """
 
     version: int = VERSION
@@ -74,7 +77,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def asked(self) -> dict[str, Asked]:
-        """Return what each container asks for, by name in pod order: what the resolved request was made from."""
+        """Return the GPUs or fractions that each container requests, by container name in pod order."""
         asked = _amounts_by_container(self.request)
         if self.shared is not msgspec.UNSET:
             return dict.fromkeys(self.containers, asked[0])
@@ -82,18 +85,20 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def requests(self) -> dict[str, tuple[str, ...]]:
-        """Return the names of the claim's requests of each container in a resolved request, by name in pod order."""
+        """Return the names of each container's requests in the claim, by container name in pod order."""
         if self.shared is not msgspec.UNSET:
             return dict.fromkeys(self.containers, (names.SET_REQUEST,))
         return request_names(self.asked)
 
 
 class Rare(msgspec.Struct, frozen=True, gc=False):
-    """The fields that few notes have, as JSON; unset where a note has none.
+    """The fields that only a few pods' notes have; unset if a note does not have them.
+
+    The values are JSON that is not decoded yet, because most callers do not need them.
 
     Attributes:
-        gang: What was said of a gang.
-        idle_timeout_s: After how many seconds without work the GPUs are given back.
+        gang: The gang annotations.
+        idle_timeout_s: After how many idle seconds the driver releases the GPUs.
     """
 
     gang: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -114,23 +119,25 @@ _NO_RARE: Final = Rare()
 def resolve(annotations: Annotations, asked: Mapping[str, Asked], *, product: str = "", vendor: str = "") -> Resolved:
     """Return the resolved request of a pod: its annotations and its containers' limits together.
 
-    Names of policies and workloads are spelled out in it. Weights are not: they are the administrator's, and the
-    controller adds those in force when it chooses.
+    The annotations ``policy`` and ``workload`` are replaced by the annotations that they stand for. The weights of the
+    policies file are not part of the result: the controller adds the weights in force when it chooses GPUs.
 
     Args:
         annotations: The pod's annotations.
-        asked: By container name, what its limits request.
+        asked: What each container's limits request, by container name.
         product: The GPU product that the limits name; empty if they name none.
         vendor: The vendor that the limits name; empty if they name none.
 
     Raises:
-        WordError: As ``Annotations`` raises, or a contradiction with the limits.
+        WordError: ``Annotations`` refuses the annotations, or they contradict the limits.
     """
     # ``aside``: annotations that the choice of GPUs does not depend on. ``shared``: the claim's name if pods share it.
     other_annotations, shared = annotations.aside, annotations.shared_claim
     request = annotations.request(asked if shared is None else _ask_of_shared_set(shared, asked), vendor=vendor)
     if product and request.product not in ("", product):
-        raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
+        raise messages.contradicts(
+            names.PRODUCT, request.product, f"the containers' limits, which name the product {product}"
+        )
     gang = annotations.gang
     # The oldest version of the note that has these annotations: controllers of older releases can then read it.
     version = max(annotation_words.version(request, VERSION), annotation_words.version_aside(other_annotations))
@@ -155,39 +162,46 @@ def resolve(annotations: Annotations, asked: Mapping[str, Asked], *, product: st
 
 
 def _ask_of_shared_set(shared: str, asked: Mapping[str, Asked]) -> dict[str, Asked]:
-    """Return what the first container asks for, which is what all share: each of them uses all of one set.
+    """Return the first container's request, which stands for the whole shared set of GPUs.
+
+    Each container uses all GPUs of the set, so all containers must request the same.
 
     Raises:
-        WordError: They ask for different things.
+        WordError: The containers request different things.
     """
     first = dict(list(asked.items())[:1])
     if any(ask not in first.values() for ask in asked.values()):
-        each = "; ".join(f"container {name[:63]!r}: {described(ask)}" for name, ask in list(asked.items())[:8])
+        each = ", ".join(f"container {name[:63]!r}: {described(ask)}" for name, ask in list(asked.items())[:8])
         raise WordError(
-            f"{names.SHARED_CLAIM}: {shown(shared)}: each container that has GPUs uses all of the set, so write the "
-            f"same limit in each; {each}"
+            f"{names.SHARED_CLAIM}: {shown(shared)}: each container with GPUs uses all GPUs of a shared claim, but "
+            f"the limits differ ({each}). Write the same limit in each container."
         )
     return first
 
 
 def _check_shared(resolved: Resolved) -> None:
-    """Raise unless a pod may share its claim, as far as its other words go.
+    """Raise if a pod with a shared claim has an annotation that a shared claim does not support.
 
     Raises:
-        WordError: Another word leaves nothing to share, or nobody to choose it.
+        WordError: The pod requests fractions, a gang, or a placement by the scheduler.
     """
     if resolved.shared is msgspec.UNSET:
         return
     why = ""
     if not isinstance(resolved.request, Whole):
-        why = f"pods share whole GPUs; write a limit {names.GPU_RESOURCE} and no word about parts of one"
+        why = (
+            f"only whole GPUs can be shared by pods. Write the limit {names.GPU_RESOURCE}, and remove the annotations "
+            f"about fractions."
+        )
     elif resolved.placement is not msgspec.UNSET:
         why = (
-            f"{names.PLACEMENT}: {resolved.placement}: the scheduler fills a claim for each pod; "
-            f"remove {names.PLACEMENT}"
+            f"with {names.PLACEMENT}: {resolved.placement} each pod gets a claim of its own. Remove {names.PLACEMENT}."
         )
     elif resolved.when_full is not msgspec.UNSET:
-        why = f"{names.WHEN_FULL}: {resolved.when_full}: it is placed once for all its pods; remove {names.WHEN_FULL}"
+        why = (
+            f"the claim is placed once for all its pods, so {names.WHEN_FULL}: {resolved.when_full} is not possible. "
+            f"Remove {names.WHEN_FULL}."
+        )
     elif resolved.gang is not msgspec.UNSET:
         why = gang_support.SHARED.why
     if why:
@@ -195,10 +209,12 @@ def _check_shared(resolved: Resolved) -> None:
 
 
 def _check_gang(resolved: Resolved) -> None:
-    """Raise unless a new pod may be one of a gang; one that was admitted before goes on as it is.
+    """Raise if a new pod of a gang requests a feature that gangs do not support.
+
+    Only new pods are checked. A pod that an older release admitted keeps its request.
 
     Raises:
-        WordError: The pods of a gang cannot have what it says, too.
+        WordError: The pod requests a fraction, or a placement by the scheduler.
     """
     if resolved.gang is msgspec.UNSET:
         return
@@ -229,11 +245,13 @@ def read(annotations: Mapping[str, str]) -> Resolved:
     """Return a pod's resolved request, as the webhook noted it.
 
     Raises:
-        WordError: There is no note, or it was changed into something that is none.
+        WordError: There is no note, or it was changed and cannot be read.
     """
     text = annotations.get(names.REQUEST)
     if text is None:
-        raise WordError(f"annotation {names.REQUEST}, which the webhook writes, is missing; create the pod anew")
+        raise WordError(
+            f"The annotation {names.REQUEST}, which the webhook writes, is missing. Delete the pod and create it again."
+        )
     try:
         if len(text) > LONGEST:
             raise WordError(f"it has {len(text)} characters, more than {LONGEST}")
@@ -241,14 +259,16 @@ def read(annotations: Mapping[str, str]) -> Resolved:
         _check(resolved)
     except (WordError, ValueError, RecursionError) as error:
         told = str(error) if isinstance(error, WordError) else shown(str(error))
-        raise WordError(f"annotation {names.REQUEST} was changed: {told}; create the pod anew") from None
+        raise WordError(
+            f"The annotation {names.REQUEST} was changed: {told.removesuffix('.')}. Delete the pod and create it again."
+        ) from None
     return resolved
 
 
 def rare(annotations: Mapping[str, str]) -> Rare:
-    """Return the rare fields of a resolved request's note; none without a note, or if ``read`` refuses to decode it.
+    """Return the rare fields of the note with the resolved request; all unset without a readable note.
 
-    It takes a tenth of the time of ``read``, which most pods do not need.
+    This function takes a tenth of the time of ``read``.
     """
     text = annotations.get(names.REQUEST)
     if text is None or len(text) > LONGEST:
@@ -262,17 +282,17 @@ def rare(annotations: Mapping[str, str]) -> Rare:
 def _decode(text: str) -> Resolved:
     version = _VERSION.decode(text).version
     if not VERSION <= version <= NEWEST:
-        raise WordError(f"its version is {version}; {VERSION} to {NEWEST} are known")
+        raise WordError(f"its version is {version}, and this release reads {VERSION} to {NEWEST}")
     return _DECODER.decode(text)
 
 
 def _check(resolved: Resolved) -> None:
     """Raise an error for a note that the webhook never writes.
 
-    The note can have been changed, and the allocator and the claim's CEL take these values as they are.
+    Users can change the note, and later code uses its values unchecked, in the allocator and in CEL expressions.
 
     Raises:
-        WordError: With the field that is not as the webhook writes it.
+        WordError: The message names the field that has a wrong value.
     """
     # Optional fields are UNSET if they have their default: the default itself is never written.
     request = resolved.request
@@ -287,61 +307,64 @@ def _check(resolved: Resolved) -> None:
         or len(set(resolved.containers)) != len(resolved.containers)
         or len(amounts_by_container) != expected_containers
     ):
-        raise WordError("its containers are not those that it asks GPUs for")
+        raise WordError("the containers in it are not the containers of the pod that request GPUs")
     if resolved.shared is not msgspec.UNSET and values.set_name(resolved.shared) is None:
-        raise WordError("it names a claim to share that is none")
+        raise WordError("its name of a shared claim is not valid")
     _check_shared(resolved)
     # Each field of the request must have a value that its annotation can give.
     if (word := annotation_words.unfit(request)) is not None:
-        raise WordError(f"it says {word.name} as no word can")
+        raise WordError(f"its value of {word.name} is not valid")
     if resolved.product not in (msgspec.UNSET, request.product) or resolved.product == "":
-        raise WordError("its product is not the one that its limits named")
+        raise WordError("its product differs from the product that the limits name")
     if resolved.vendor not in (msgspec.UNSET, request.vendor) or resolved.vendor == NVIDIA.word:
-        raise WordError("its vendor is not the one that its limits named")
+        raise WordError("its vendor differs from the vendor that the limits name")
     if request.vendor != NVIDIA.word and not isinstance(request, Whole):
-        raise WordError("it asks for parts of GPUs that have none")
+        raise WordError("it requests fractions of GPUs that cannot be divided")
     if resolved.gang is not msgspec.UNSET:
         gang_annotations.check(resolved.gang)
     if resolved.idle_timeout_s is not msgspec.UNSET and resolved.idle_timeout_s < 1:
-        raise WordError("it has a duration that is none")
+        raise WordError("its duration is not valid")
     if resolved.nccl is not msgspec.UNSET and values.nccl(resolved.nccl) is None:
-        raise WordError("it has something for NCCL that is none")
+        raise WordError("its NCCL setting is not valid")
     if resolved.placement not in (msgspec.UNSET, values.STATIC) or resolved.when_full not in (
         msgspec.UNSET,
         values.HAND_OVER,
     ):
-        raise WordError("it has a placement that is none")
+        raise WordError("its placement is not valid")
     if resolved.spot not in (msgspec.UNSET, values.PREFER_SPOT, values.AVOID_SPOT):
-        raise WordError("it says of spot nodes what no word can")
+        raise WordError("its setting for spot nodes is not valid")
 
     # Fields of pods that the scheduler alone places: variables that no CDI edit replaces, and the version of the list
     # of alternatives (``ladder``).
     kept_variables = () if resolved.keep_env is msgspec.UNSET else resolved.keep_env
     if len(kept_variables) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in kept_variables):
-        raise WordError("it has more variables to keep than any pod")
+        raise WordError("it has too many environment variables to keep")
     if resolved.ladder is not msgspec.UNSET and resolved.ladder < 1:
-        raise WordError("it has a ladder that is none")
+        raise WordError("its list of alternatives is not valid")
     match request:
         case Whole():
             _check_whole(request)
         case Share():
             if not all(map(_is_valid_amount, request.amounts)) or len(request.amounts) > MOST_GPUS:
-                raise WordError(f"it asks for no number of shares from 1 to {MOST_GPUS}, or for one that is none")
+                raise WordError(f"its number of shares is not from 1 to {MOST_GPUS}, or one of the shares is not valid")
         case Mig():
             all_profiles = [profile for profiles in request.profiles for profile in profiles]
             if not all(request.profiles) or len(all_profiles) > MOST_GPUS or any(map(_is_no_profile, all_profiles)):
-                raise WordError(f"it asks for no number of MIG slices from 1 to {MOST_GPUS}, or for one that is none")
+                raise WordError(f"its number of MIG slices is not from 1 to {MOST_GPUS}, or one of them is not valid")
 
 
 def _check_whole(request: Whole) -> None:
     if min(request.containers) < 1 or request.gpus > MOST_GPUS:
-        raise WordError(f"it asks for no number of GPUs from 1 to {MOST_GPUS}")
+        raise WordError(f"its number of GPUs is not from 1 to {MOST_GPUS}")
     if request.include or request.exclude or request.weights != Weights():
-        raise WordError("it has something that no word says")
+        raise WordError("it has a value that no annotation can have")
 
 
 def _amounts_by_container(request: Request) -> tuple[int, ...] | tuple[Amount, ...] | tuple[tuple[str, ...], ...]:
-    """What each container asks for."""
+    """Return what each container requests: a number of GPUs, a share, or a list of MIG profiles.
+
+    The containers are in pod order.
+    """
     match request:
         case Whole():
             return request.containers

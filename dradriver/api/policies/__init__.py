@@ -1,11 +1,12 @@
-"""The policies file: what an administrator says of GPUs, of what pods may name, of weights and of NCCL. No I/O.
+"""The policies file: the administrator's settings for GPUs, names that pods use, weights and NCCL. No I/O.
 
 policy_sections  all sections of the file, with their defaults
-tenant_policies  the sections ``tenants`` and ``queue``: who shares the cluster, and in which order
+tenant_policies  the sections ``tenants`` and ``queue``: which tenants share the cluster, and in which order
 gpu_prices  the section ``prices``: what an hour of a GPU costs
-fields  what a field may hold, in whatever section
-policies_reader  from a text to a model, with what is wrong and where
-workload_words  a pod's words with what the file stands for in their place
-gpu_modes  what of a GPU is handed out, by the section ``gpus``
-partitions  who may have which of a node's GPUs, by the section ``tenants``
+fields  types of fields that several sections use
+policies_reader  reads the text of the file; errors name the line and what to write
+workload_words  replaces a pod's ``workload`` and ``policy`` by the annotations that they stand for
+gpu_modes  how a GPU is handed out (whole, in shares, as MIG slices), by the section ``gpus``
+partitions  which tenant may use which GPUs of a node, by the section ``tenants``
+unmatched_selectors  caps and partitions of tenants that select no GPU of the cluster
 """

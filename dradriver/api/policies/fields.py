@@ -1,6 +1,6 @@
-"""What a field of the policies file may hold, in whatever section: bounds, words, and how names are written.
+"""Types of fields that several sections of the policies file use: bounds, choices, and forms of names.
 
-``docs/policies.md`` tells of each field; the chart's values.schema.json has the same structure.
+``docs/reference/policies.md`` describes each field. The chart's values.schema.json has the same structure.
 """
 
 from __future__ import annotations
@@ -104,19 +104,25 @@ XidNumber = Annotated[str, Meta(pattern=r"\A[1-9][0-9]{0,4}\Z", description="an 
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Some fields of the file: fixed once read, in camel case, and no others than these."""
+    """Base class of the sections of the policies file.
+
+    Sections are immutable. Their fields are in camel case in the file, and unknown fields are refused.
+    """
 
 
 class Gpus(Section, frozen=True, omit_defaults=True):
-    """Some GPUs of the cluster: those that all of these fit; of the last three one that names the GPU is enough.
+    """A selector of GPUs of the cluster. A GPU must match all fields that are given.
+
+    The last three fields (``numbers``, ``uuids``, ``pci_addresses``) count as one field: a match in one of them is
+    enough.
 
     Attributes:
-        nodes: Names of nodes; any where left out.
-        node_selector: Labels that the node has, all of them.
-        products: Full product names or globs, as the annotation ``product``; any where left out.
-        numbers: The machine's own numbers of GPUs: those of their slots, which stay when others are lost.
-        uuids: Their UUIDs, in upper or lower case.
-        pci_addresses: Their addresses on the PCI bus.
+        nodes: Names of nodes; any node if left out.
+        node_selector: Labels that the node must all have.
+        products: Full product names or globs, as in the annotation ``product``; any product if left out.
+        numbers: Numbers of GPUs on their machine. These are slot numbers, which stay when other GPUs are lost.
+        uuids: UUIDs of GPUs, in upper or lower case.
+        pci_addresses: PCI addresses of GPUs.
     """
 
     nodes: Annotated[
@@ -140,11 +146,15 @@ class Gpus(Section, frozen=True, omit_defaults=True):
 
     @property
     def names_gpus(self) -> bool:
-        """Return whether a policy's fields that select GPUs name some GPUs of a machine one by one."""
+        """Return whether a selector of GPUs names single GPUs by number, UUID or PCI address."""
         return bool(self.numbers or self.uuids or self.pci_addresses)
 
     def names(self, gpu: Gpu) -> bool | None:
-        """Return whether a policy's fields that select GPUs include a GPU; None if only its unknown slot could tell."""
+        """Return whether a selector names this GPU by number, UUID or PCI address.
+
+        None if that is unknown: only the number could match, and it is not known in which slot of the machine the GPU
+        is.
+        """
         if gpu.uuid.lower() in map(str.lower, self.uuids) or gpu.pci in self.pci_addresses:
             return True
         if self.numbers and gpu.has_slot is False:

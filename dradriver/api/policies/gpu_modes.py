@@ -1,4 +1,4 @@
-"""How a GPU is handed out by the policies: whole, in shares or in MIG slices. Pure functions."""
+"""How the policies hand out a GPU: whole, in shares or in MIG slices. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from dradriver.topology.vendors import VENDORS
 
 
 class Mode(msgspec.Struct, frozen=True, kw_only=True):
-    """How a GPU is handed out; the fields are those of ``GpuRule`` with all defaults applied.
+    """How a GPU is handed out: whole, in shares or in MIG slices.
 
-    ``equal_shares`` is 0 for any size, ``dev_shm_mib`` 0 for the default.
+    The fields are those of ``GpuRule``, with all defaults applied. ``equal_shares`` is 0 if shares can have any size.
+    ``dev_shm_mib`` is 0 for the default size.
     """
 
     mig: MigWord = "off"
@@ -29,9 +30,11 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def form(self) -> tuple[MigWord, SharedWord, int, bool]:
-        """Return the part of a GPU's mode that cannot change while a claim uses the GPU.
+        """Return the settings of a GPU that cannot change while a claim uses the GPU.
 
-        Of a GPU whose placements are published the whole is a device of its own, which must not go while it is held.
+        They are the MIG mode, the sharing, the number of equal shares, and ``fractions_only`` or False.
+        ``fractions_only`` counts only if each MIG placement is published as a device. Then the whole GPU is published
+        as a device, too, and this device must not disappear while a claim uses it.
         """
         return self.mig, self.shared, self.equal_shares, self.fractions_only and self.mig == "placements"
 
@@ -54,8 +57,8 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
         gpu: The GPU as it is now.
 
     Returns:
-        None if the policies are not known, or if it is not certain which rule fits. The GPU then keeps its mode, and
-        what is published of it.
+        None if the policies are not known, or if it is not certain which rule fits. The caller then keeps the GPU's
+        present mode and its published devices.
     """
     if not policies.known:  # the policies file was bad when the process started
         return None
@@ -80,7 +83,10 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
 
 
 def uncut(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:
-    """Return whether a policy rule would divide a GPU of a vendor without parts; arguments as of ``mode_of``."""
+    """Return whether a rule would divide this GPU, but its vendor supports no shares or slices.
+
+    The rule then has no effect on the GPU, and the caller can warn about it. The arguments are those of ``mode_of``.
+    """
     rule, _ = (None, True) if VENDORS[gpu.vendor].parts else _first_fitting_rule(policies, node, labels, gpu)
     return rule is not None and (rule.mig not in ("", "off") or rule.shared != "none")
 
@@ -88,7 +94,11 @@ def uncut(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu)
 def _first_fitting_rule(
     policies: Policies, node: str, labels: Mapping[str, str], gpu: Gpu
 ) -> tuple[GpuRule | None, bool]:
-    """Return the first rule that fits a GPU, None without any; False with it if a rule before it may fit, too."""
+    """Return the first rule that fits a GPU, or None, and whether that is certain.
+
+    It is not certain if an earlier rule names GPUs by slot number, and the GPU's slot in the machine is unknown. The
+    arguments are those of ``mode_of``.
+    """
     for rule in policies.gpus:
         is_fit = fits(rule, node, labels, gpu)
         if is_fit is not False:
@@ -99,7 +109,7 @@ def _first_fitting_rule(
 def fits(rule: Gpus, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool | None:
     """Return whether a policy rule for GPUs applies to a GPU of a node with these labels.
 
-    None if nobody knows: the rule is about GPUs of certain numbers, and it is not known which slot this one is in.
+    None if the rule names GPUs by slot number, and the GPU's slot in the machine is unknown.
     """
     if not on_node(rule, node, labels) or (rule.products and not gpu.of_product(rule.products)):
         return False
@@ -107,7 +117,13 @@ def fits(rule: Gpus, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool | N
 
 
 def on_node(rule: Gpus, node: str, labels: Mapping[str, str]) -> bool:
-    """Return whether a policy rule may apply to GPUs of a node with these labels."""
+    """Return whether the nodes that a rule selects include this node, by its name and labels.
+
+    Args:
+        rule: The rule of the policies file.
+        node: The node's name.
+        labels: The node's labels.
+    """
     return (not rule.nodes or node in rule.nodes) and all(
         labels.get(key) == value for key, value in rule.node_selector.items()
     )

@@ -1,4 +1,4 @@
-"""The section ``prices`` of the policies file: what an hour of a GPU costs, by its product."""
+"""The section ``prices`` of the policies file: the price of an hour of a GPU, by its product."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dradriver.api.policies.fields import MOST_RULES, Currency, PerHour, Product
 
 
 class Price(Section, frozen=True):
-    """What an hour of some GPUs costs.
+    """The price of an hour of some GPUs.
 
     Attributes:
-        per_hour: Price of a whole GPU; a share or slice costs its part of that.
-        products: Full product names or globs; all others where left out.
+        per_hour: Price of a whole GPU; a share or slice costs its fraction of that.
+        products: Full product names or globs; all other products if left out.
     """
 
     per_hour: PerHour
@@ -24,16 +24,16 @@ class Price(Section, frozen=True):
     ] = ()
 
     def fits(self, product: str) -> bool:
-        """Return whether this is the price of GPUs of a product."""
+        """Return whether this price applies to GPUs of a product."""
         return not self.products or any(fnmatchcase(product, each) for each in self.products)
 
 
 class Prices(Section, frozen=True):
-    """What GPUs cost.
+    """The prices of all GPUs.
 
     Attributes:
         currency: Three letters; only shown.
-        gpus: The first that fits a GPU's product is its price.
+        gpus: The prices; the first one that fits a GPU's product applies.
     """
 
     currency: Currency = ""
@@ -42,7 +42,10 @@ class Prices(Section, frozen=True):
     ] = ()
 
     def per_hour(self, product: str) -> float | None:
-        """Return the price of an hour of a GPU by the policies; None if nothing says it, or the product is unknown."""
+        """Return the price of an hour of a GPU; None if no price fits.
+
+        If the product is unknown (empty), the first price applies if it is for all products.
+        """
         if not product:
             return self.gpus[0].per_hour if self.gpus and not self.gpus[0].products else None
         return next((price.per_hour for price in self.gpus if price.fits(product)), None)

@@ -1,4 +1,4 @@
-"""Which GPUs the workloads of each tenant may be placed on, by the section ``tenants``: pure functions."""
+"""Which GPUs the workloads of each tenant may use, by the section ``tenants``. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ OTHERS: Final = ""
 
 
 class Division(NamedTuple):
-    """A node's GPUs, divided.
+    """The GPUs of a node, divided among tenants.
 
     Attributes:
-        open: By tenant the machine's own numbers of the GPUs that it may have, of those that have any here; of
-            ``OTHERS`` all that no other tenant has to itself.
-        clashes: Tenants that both want GPUs of it to themselves, the first of which has them.
+        open: The numbers of the GPUs that each tenant may use, by tenant. Tenants without such GPUs are left out. The
+            entry ``OTHERS`` has all GPUs that are not exclusive to a tenant.
+        clashes: Pairs of tenants whose exclusive partitions select the same GPUs. The first tenant of a pair gets them.
     """
 
     open: dict[str, frozenset[int]]
@@ -29,7 +29,10 @@ class Division(NamedTuple):
 
 
 def bounds(tenants: Mapping[str, Tenant]) -> dict[str, tuple[Gpus, bool]]:
-    """Return each tenant's partition, and whether it is exclusive, in the order of their names."""
+    """Return the partition of each tenant that has one, and whether it is exclusive.
+
+    A partition is the selector of the GPUs that the tenant may use. The tenants are sorted by name.
+    """
     return {
         name: (tenant.partition, tenant.exclusive)
         for name, tenant in sorted(tenants.items())
@@ -42,11 +45,12 @@ def divide(
 ) -> Division:
     """Return which tenants may use which GPUs of a node by their partitions.
 
-    If two exclusive partitions select the same GPU, the first by name gets it. Only the nodes show that two selectors
-    overlap, and the answer must not depend on the order in which nodes are seen.
+    If two exclusive partitions select the same GPU, the first tenant by name gets it. The policies file alone may not
+    show that they overlap, so it cannot be refused. A fixed order makes the result independent of the order of nodes.
 
-    A GPU for which it is not known whether it is in an exclusive partition is given to no tenant: not to those outside
-    the partition, and not to its tenant, because it may be in another one.
+    An exclusive partition can name GPUs by slot number, and a GPU's slot in the machine can be unknown. Then the GPU
+    may be in the partition or not. No tenant gets this GPU. Other tenants must not use it. The partition's tenant must
+    not use it either, because the GPU may be in another tenant's partition.
 
     Args:
         partitions: The partitions of all tenants, as ``bounds`` gives them.
@@ -83,13 +87,19 @@ def divide(
 
 
 def overlap(tenants: Mapping[str, Tenant]) -> tuple[str, str] | None:
-    """Return two tenants whose exclusive partitions have GPUs in common whatever nodes there are; None without any."""
+    """Return two tenants whose exclusive partitions overlap in every possible cluster; None without any.
+
+    Only overlaps that the policies file alone shows are found.
+    """
     alone = [(name, rule) for name, (rule, exclusive) in bounds(tenants).items() if exclusive]
     return next(((one, two) for (one, a), (two, b) in combinations(alone, 2) if _surely_overlap(a, b)), None)
 
 
 def _surely_overlap(one: Gpus, other: Gpus) -> bool:
-    """Whether two rules surely fit some GPU both, if there are any that the narrower of them fits."""
+    """Return whether two selectors have a GPU in common, whatever nodes the cluster has.
+
+    False if that depends on the nodes' labels or GPUs, which the policies file does not show.
+    """
     return (
         _nodes_meet(one, other)
         and (not one.products or not other.products or not set(one.products).isdisjoint(other.products))
@@ -98,16 +108,20 @@ def _surely_overlap(one: Gpus, other: Gpus) -> bool:
 
 
 def _names_meet(one: Gpus, other: Gpus) -> bool:
-    """Whether both name a GPU in the same way: which number a UUID has, only the nodes tell."""
+    """Return whether two selectors have a GPU's number, UUID or PCI address in common.
+
+    A number and a UUID cannot be compared, because only the nodes tell which GPU has which number.
+    """
     mine, theirs = ({uuid.lower() for uuid in rule.uuids} for rule in (one, other))
     pairs = ((one.numbers, other.numbers), (mine, theirs), (one.pci_addresses, other.pci_addresses))
     return any(not set(a).isdisjoint(b) for a, b in pairs)
 
 
 def _nodes_meet(one: Gpus, other: Gpus) -> bool:
-    """Whether every node that one of them fits the other fits, too, as far as the file tells.
+    """Return whether the policies file shows that two selectors have a node in common.
 
-    Two that name nodes and ask for labels beside that may both mean other nodes of these: only nodes tell.
+    The result is False if only the nodes' labels can show it. For example, both name the same nodes and each requires
+    another label.
     """
     if one.nodes and other.nodes:
         return not set(one.nodes).isdisjoint(other.nodes) and _comparable(one, other)

@@ -1,11 +1,11 @@
-"""From the text of a policies file to ``Policies``: what is wrong is said with line, place and what to write."""
+"""Reads the text of a policies file as ``Policies``. Errors name the line, the field and what to write."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.set_policies import LINKED, POLICIES
@@ -17,25 +17,63 @@ from dradriver.api.policies.tenant_policies import RESERVED_TENANT, Tenant
 from dradriver.api.policies.workload_words import LATER, WORDS
 from dradriver.api.vocabulary import annotation_words, container_requests, values
 from dradriver.api.vocabulary.messages import shown
+from dradriver.counted import counted
+from dradriver.reason import sentences
 from dradriver.topology import profiles
 from dradriver.topology.vendors import NVIDIA
 from dradriver.yamltext import read as yamltext
+from dradriver.yamltext.read import Problem
 from dradriver.yamltext.value_hints import hint
 
 
 class PoliciesError(WordError):
-    """A policies file cannot be used: the message names the line, the place and what to write there."""
+    """A policies file cannot be used; the message names the line, the field and what to write.
+
+    Attributes:
+        problems: All errors of the file, in the order of its lines. A text, if the file cannot be read.
+    """
 
     reason = "PoliciesInvalid"
+
+    def __init__(self, *problems: Problem | str) -> None:
+        """Make the error from at least one problem."""
+        super().__init__(*problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        """Return the first error, with file and line, and the number of the other errors."""
+        return sentences(str(self.problems[0]), self._more())
+
+    def by_key(self, source: str) -> str:
+        """Return the message for people who did not write the lines of the text, because Helm wrote it.
+
+        The path of the key comes first, then the line in ``source``, the name of the text.
+        """
+        first = self.problems[0]
+        if isinstance(first, str):
+            return str(self)
+        where = f"line {first.line} of {source}"
+        if first.place in ("", "$"):
+            return sentences(f"{where}: {first.says}", self._more())
+        return sentences(f"{first.place}: {first.says}", f"This is {where}", self._more())
+
+    def _more(self) -> str:
+        if len(self.problems) == 1:
+            return ""
+        others = counted(len(self.problems) - 1, "more error", "more errors")
+        return f"The file has {others}: gputopo policies check FILE prints all"
 
 
 _FORM: Final = yamltext.Form(
     error=PoliciesError,
     key=re.compile(r"[A-Za-z0-9][\w./-]{0,319}", re.ASCII),
-    keys="a word, a name or a label",
+    keys="the name of a field, a policy, a tenant or a label",
     start="",
     whole="policies file",
 )
+_MOST_ERRORS: Final = 50  # that are looked for: each costs a conversion of the file
+_NAMES_OF: Final = {"workloads": "policies", "queue": "tenants"}  # the section whose names a section uses
+_NULLS: Final = ("null", "Null", "NULL", "~")  # not an empty text: it can also be quoted, which is no null
 _SAID: Final = re.compile(re.escape(names.PREFIX) + r"[a-z-]+: ")
 
 
@@ -50,26 +88,25 @@ def read(text: bytes, *, source: str) -> Policies:
         PoliciesError: The text is not a valid policies file; with file, line and what to write.
     """
     if len(text) > MOST_BYTES:
-        raise PoliciesError(f"{source}:1: {len(text)} bytes; {MOST_BYTES} are the most")
+        says = f"The file has {len(text)} bytes, and at most {MOST_BYTES} are allowed."
+        raise PoliciesError(Problem(source, 1, "", says))
 
     # 1. The YAML as data and types. Both raise PoliciesError with the line: ``_FORM`` names the error.
     try:
         document = yamltext.read(text.decode("utf-8-sig"), _FORM, source=source)
     except UnicodeDecodeError as error:
-        raise PoliciesError(f"{source}:1: not UTF-8: {error}") from None
+        raise PoliciesError(Problem(source, 1, "", f"The file is not UTF-8: {error}.")) from None
     # Helm writes an unquoted ``off`` as ``false``. Fields whose values include ``off`` get it back.
     _restore_off(document.data)
-    sections = document.convert(Sections)
+    _remove_nulls(document.data)
+    sections, problems, left_out = _convert(document)
 
     # 2. What types cannot express: fields that do not go together. ``document`` knows the line of each place.
-    try:
-        _check_rules(sections)
-        _check_words(sections)
-        _check_servers(sections.nccl)
-        _check_tenants(sections.tenants)
-        _check_preemption(sections)
-    except _PlacedError as error:
-        raise document.refusal(error.place, error.says) from None
+    problems += [
+        document.problem(misfit.place, misfit.says) for misfit in _check_sections(sections) if misfit.counts(left_out)
+    ]
+    if problems:
+        raise PoliciesError(*sorted(problems, key=lambda problem: problem.line))
 
     # 3. The digest by which processes say in metrics which policies they use.
     # 6 bytes, because a metric's value is a float, which holds integers of up to 53 bits exactly.
@@ -78,29 +115,98 @@ def read(text: bytes, *, source: str) -> Policies:
 
 
 def notes(policies: Policies) -> list[str]:
-    """Return what a policies file says and nothing uses yet, in sentences with their places."""
+    """Return messages about settings of a policies file that have no effect or are not available yet."""
     places = [(f"policies.{name}", words) for name, words in policies.policies.items()]
     places += [(place, words) for place, words in _workloads(policies) if not isinstance(words, str)]
     found = []
     if policies.weights.price and not policies.prices.gpus:
-        found.append("weights.price: has no effect without prices; write prices: {gpus: [{perHour: 1}]}")
+        found.append("weights.price has no effect without prices. Write prices: {gpus: [{perHour: 1}]}.")
     return found + [
-        f"{place}: {', '.join(later)} is not available yet: pods that ask for it are refused"
+        f"{place}: {', '.join(later)} is not available yet, and pods that request it are refused."
         for place, words in places
         if (later := [word for word in words if word in LATER])
     ]
 
 
-class _PlacedError(Exception):
-    def __init__(self, place: str, says: str) -> None:
-        self.place = place
-        self.says = says
+class _PlacedError(NamedTuple):
+    """An error that types cannot express, and its place, such as ``gpus[1].shared``."""
+
+    place: str
+    says: str
+
+    def counts(self, left_out: Sequence[str]) -> bool:
+        """Return whether this is an error although some places of the file were left out, which have other errors."""
+        section = self.place.partition(".")[0]
+        return _NAMES_OF.get(section) not in left_out and not any(_is_in(self.place, place) for place in left_out)
+
+
+def _is_in(place: str, outer: str) -> bool:
+    """Return whether a place in the file is the place ``outer`` or a part of it."""
+    return place == outer or place.startswith((f"{outer}.", f"{outer}["))
+
+
+def _convert(document: yamltext.Text) -> tuple[Sections, list[Problem], list[str]]:
+    """Return the sections of a file, its errors, and the places that were left out because of these errors.
+
+    The conversion ends at the first error. So the place of the error is left out, and the conversion is tried again.
+
+    Raises:
+        PoliciesError: The file as a whole has another form, or more than ``_MOST_ERRORS`` errors.
+    """
+    problems: list[Problem] = []
+    left_out: list[str] = []
+    while True:
+        try:
+            return document.convert(Sections), problems, left_out
+        except PoliciesError as error:
+            (problem,) = error.problems
+            assert isinstance(problem, Problem)  # ``convert`` makes no other
+            problems.append(problem)
+            place = _leave_out(document.data, problem.place)
+            if place is None or len(problems) == _MOST_ERRORS:
+                raise PoliciesError(*sorted(problems, key=lambda each: each.line)) from None
+            left_out.append(place)
+
+
+def _leave_out(data: object, place: str) -> str | None:
+    """Empty the rule, policy or tenant at a place, or remove the section; return the place of what was left out.
+
+    None if there is no such section. The file's data is changed in place.
+    """
+    if not isinstance(data, dict):
+        return None
+    section: str | None = next((key for key in data if _is_in(place, key)), None)
+    if section is None:
+        return None
+    entries = data[section]
+    if section in ("policies", "tenants") and isinstance(entries, dict):
+        name = next((name for name in entries if _is_in(place, f"{section}.{name}")), None)
+        if name is not None:
+            entries[name] = {}
+            return f"{section}.{name}"
+    if section == "gpus" and isinstance(entries, list):
+        number = next((i for i in range(len(entries)) if _is_in(place, f"{section}[{i}]")), None)
+        if number is not None:
+            entries[number] = {}
+            return f"{section}[{number}]"
+    del data[section]
+    return section
+
+
+def _remove_nulls(data: object) -> None:
+    """Remove tenants, policies and workloads that are ``null``, in place, as the chart does with its values."""
+    sections = (data.get(key) for key in ("policies", "tenants", "workloads")) if isinstance(data, dict) else ()
+    for entries in sections:
+        if isinstance(entries, dict):
+            for name in [name for name, entry in entries.items() if entry in _NULLS]:
+                del entries[name]
 
 
 def _restore_off(data: object) -> None:
-    """Replace ``false`` by ``off`` in place, in the fields ``mig`` and ``nccl``, which have no value ``false``.
+    """Replace ``false`` by ``off`` in the decoded file ``data``, in the fields ``mig`` and ``nccl``.
 
-    Helm reads an unquoted ``off`` as a bool (YAML 1.1), and writes it into the policies file as ``false``.
+    These fields have no value ``false``. Helm reads an unquoted ``off`` as a bool (YAML 1.1), and writes it into the
+    policies file as ``false``.
     """
 
     def put(place: Any, key: str) -> None:
@@ -119,68 +225,82 @@ def _values(data: object) -> tuple[object, ...]:
     return tuple(data.values()) if isinstance(data, dict) else ()
 
 
-def _check_rules(sections: Sections) -> None:
-    """Check that the fields of each GPU rule go together.
+def _check_sections(sections: Sections) -> Iterator[_PlacedError]:
+    yield from _check_rules(sections)
+    yield from _check_words(sections)
+    yield from _check_servers(sections.nccl)
+    yield from _check_tenants(sections.tenants)
+    yield from _check_preemption(sections)
 
-    Most fields need ``shared`` or ``mig`` in the same rule.
 
-    Raises:
-        _PlacedError: With the field's place.
-    """
+def _check_rules(sections: Sections) -> Iterator[_PlacedError]:
+    """Yield the fields of GPU rules that do not go together: most need ``shared`` or ``mig`` in the same rule."""
     for i, rule in enumerate(sections.gpus):
         rule_path, is_split_by_mig = f"gpus[{i}]", rule.mig not in (None, "off")
         is_shared = rule.shared != "none"
         if is_shared and is_split_by_mig:
-            raise _PlacedError(f"{rule_path}.shared", f"{rule.shared} beside mig: {rule.mig}; leave one of the two out")
+            yield _PlacedError(
+                f"{rule_path}.shared",
+                f"a GPU can be shared or split by MIG, and this rule says both ({rule.shared}, mig: {rule.mig}). "
+                f"Remove one of the two.",
+            )
         if rule.memory_overcommit != 1 and not is_shared:
-            raise _PlacedError(
+            yield _PlacedError(
                 f"{rule_path}.memoryOvercommit",
-                "of GPUs that are not shared; write shared: mps or time-slicing beside it",
+                "the GPUs of this rule are not shared. Add shared: mps or shared: time-slicing.",
             )
         if rule.equal_shares is not None and not is_shared:
-            raise _PlacedError(
-                f"{rule_path}.equalShares", "of GPUs that are not shared; write shared: mps or time-slicing beside it"
+            yield _PlacedError(
+                f"{rule_path}.equalShares",
+                "the GPUs of this rule are not shared. Add shared: mps or shared: time-slicing.",
             )
         if rule.equal_shares is not None and rule.memory_overcommit != 1:
-            raise _PlacedError(
+            yield _PlacedError(
                 f"{rule_path}.memoryOvercommit",
-                f"beside equalShares: {rule.equal_shares}, which have equal parts of the memory there is; leave one of "
-                "the two out",
+                f"with equalShares: {rule.equal_shares} all shares have an equal part of the real memory. Remove one "
+                f"of the two.",
             )
         if rule.dev_shm_mib is not None and rule.shared != "mps":
-            raise _PlacedError(
-                f"{rule_path}.devShmMib", "of GPUs that are not shared by MPS; write shared: mps next to it"
+            yield _PlacedError(
+                f"{rule_path}.devShmMib", "the GPUs of this rule are not shared by MPS. Add shared: mps."
             )
         if rule.exclusive_to and not (is_shared or is_split_by_mig):
-            raise _PlacedError(f"{rule_path}.exclusiveTo", "of GPUs that have no parts; write shared or mig beside it")
+            yield _PlacedError(
+                f"{rule_path}.exclusiveTo", "the GPUs of this rule are not divided. Add shared or mig to the rule."
+            )
         if rule.fractions_only and not (is_shared or is_split_by_mig):
-            raise _PlacedError(
-                f"{rule_path}.fractionsOnly", "of GPUs that have no fractions; write shared or mig in the same rule"
+            yield _PlacedError(
+                f"{rule_path}.fractionsOnly", "the GPUs of this rule have no fractions. Add shared or mig to the rule."
             )
 
 
-def _check_words(sections: Sections) -> None:
+def _check_words(sections: Sections) -> Iterator[_PlacedError]:
     for name, words in sections.policies.items():
         if name in POLICIES and name != LINKED:  # files may have had one of this name before it was built in
-            raise _PlacedError(f"policies.{name}", "is built in and stays what it is; give yours another name")
-        _check_set(f"policies.{name}", words)
+            yield _PlacedError(f"policies.{name}", "this policy is built in and cannot change. Choose another name.")
+        yield from _check_set(f"policies.{name}", words)
     known = tuple(dict.fromkeys((*POLICIES, *sections.policies)))
     for place, meant in _workloads(sections):
         if isinstance(meant, str):
-            _check_name(place, meant, known)
+            yield from _check_name(place, meant, known)
         else:
-            _check_set(place, meant)
+            yield from _check_set(place, meant)
 
 
-def _check_name(place: str, text: str, known: Sequence[str]) -> None:
+def _check_name(place: str, text: str, known: Sequence[str]) -> Iterator[_PlacedError]:
     name, comma, strategy = (part.strip() for part in text.partition(","))
     if name not in known:
-        raise _PlacedError(
-            place, f"{shown(text)}; write words, or one of the policies {', '.join(known)}{hint(name, known)}"
+        yield _PlacedError(
+            place,
+            f"{shown(text)} is not a known policy{hint(name, known)}. Write annotations, or one of the policies: "
+            f"{', '.join(known)}.",
         )
+        return
     if comma and values.strategy(strategy) is None:
-        raise _PlacedError(
-            place, f"{shown(text)}; write after the comma one of {', '.join(Strategy)}{hint(strategy, Strategy)}"
+        yield _PlacedError(
+            place,
+            f"{shown(text)} has no known strategy{hint(strategy, Strategy)}. Write after the comma one of: "
+            f"{', '.join(Strategy)}.",
         )
 
 
@@ -189,102 +309,120 @@ def _workloads(sections: Sections) -> list[tuple[str, str | dict[str, str]]]:
     return [(f"workloads.{name}", workloads.meaning(name)) for name in WORKLOADS]
 
 
-def _check_set(place: str, words: Mapping[str, str]) -> None:
+def _check_set(place: str, words: Mapping[str, str]) -> Iterator[_PlacedError]:
     allowed = (*WORDS, *LATER)
+    are_good = True
     for word, value in words.items():
+        problems = list(_check(f"{place}.{word}", {word: value})) if word in WORDS else []
+        are_good = are_good and not problems
+        yield from problems
         if word not in allowed:
-            raise _PlacedError(
-                f"{place}.{word}", f"is no word for a policy; write one of {', '.join(allowed)}{hint(word, allowed)}"
+            yield _PlacedError(
+                f"{place}.{word}",
+                f"a policy cannot contain this{hint(word, allowed)}. Write one of: {', '.join(allowed)}.",
             )
-        if word in WORDS:
-            _check(f"{place}.{word}", {word: value})
-    _check(place, {word: value for word, value in words.items() if word in WORDS})
+    if are_good:  # else this would find the same errors again
+        yield from _check(place, {word: value for word, value in words.items() if word in WORDS})
 
 
-def _check(place: str, words: Mapping[str, str]) -> None:
+def _check(place: str, words: Mapping[str, str]) -> Iterator[_PlacedError]:
     try:
         said = annotation_words.Values({names.PREFIX + word: value for word, value in words.items()})
         annotation_words.fields(said)
         container_requests.of_words(said)
     except WordError as error:
-        raise _PlacedError(place, _SAID.sub("", str(error), count=1)) from None
+        yield _PlacedError(place, _SAID.sub("", str(error), count=1))
 
 
-def _check_servers(nccl: Nccl) -> None:
+def _check_servers(nccl: Nccl) -> Iterator[_PlacedError]:
     known = profiles.names(NVIDIA.word) if nccl.servers else ()
     for kind, server in nccl.servers.items():
         if server not in known:
-            raise _PlacedError(
+            yield _PlacedError(
                 f"nccl.servers.{kind}",
-                f"{shown(server)} is no profile; write one of {', '.join(known)}{hint(server, known)}",
+                f"{shown(server)} is not a known profile{hint(server, known)}. Write one of: {', '.join(known)}.",
             )
 
 
-def _check_tenants(tenants: Mapping[str, Tenant]) -> None:
-    _check_names(tenants)
-    _check_labels(tenants)
-    _check_partitions(tenants)
+def _check_tenants(tenants: Mapping[str, Tenant]) -> Iterator[_PlacedError]:
+    yield from _check_names(tenants)
+    yield from _check_labels(tenants)
+    yield from _check_partitions(tenants)
     for name, tenant in tenants.items():
-        _check_caps(name, tenant)
+        yield from _check_caps(name, tenant)
 
 
-def _check_names(tenants: Mapping[str, Tenant]) -> None:
+def _check_names(tenants: Mapping[str, Tenant]) -> Iterator[_PlacedError]:
     if (taken := RESERVED_TENANT) in tenants:
-        raise _PlacedError(
-            f"tenants.{taken}", f"is how metrics call all smaller tenants together; write another name, as team-{taken}"
+        yield _PlacedError(
+            f"tenants.{taken}",
+            f"metrics use this name for all smaller tenants together. Choose another name, for example team-{taken}.",
         )
     whose: dict[str, str] = {}
     for name, tenant in tenants.items():
         for i, namespace in enumerate(tenant.namespaces):
             if (other := whose.setdefault(namespace, name)) != name or namespace in tenant.namespaces[:i]:
-                where = f"of tenant {other} already" if other != name else "there twice"
-                raise _PlacedError(f"tenants.{name}.namespaces[{i}]", f"{namespace} is {where}; leave it out here")
+                where = f"already belongs to tenant {other}" if other != name else "occurs twice"
+                yield _PlacedError(
+                    f"tenants.{name}.namespaces[{i}]", f"the namespace {namespace} {where}. Remove it here."
+                )
 
 
-def _check_labels(tenants: Mapping[str, Tenant]) -> None:
-    """Refuse tenants that can never have a namespace: of two whose labels fit, the first in the file has it."""
+def _check_labels(tenants: Mapping[str, Tenant]) -> Iterator[_PlacedError]:
+    """Yield the tenants that can never get a namespace, because an earlier tenant has the same labels.
+
+    A namespace belongs to the first tenant in the file whose labels match. So a tenant gets none if an earlier tenant
+    requires the same labels or only some of them.
+    """
     before: dict[str, Tenant] = {}
     for name, tenant in tenants.items():
         labels = tenant.namespace_labels.items()
         if not labels:
             if not tenant.namespaces:
-                raise _PlacedError(f"tenants.{name}", "has no namespaces; write namespaces or namespaceLabels")
+                yield _PlacedError(
+                    f"tenants.{name}", "the tenant has no namespaces. Write namespaces or namespaceLabels."
+                )
             continue
         for other, one in before.items():
             if one.namespace_labels.items() <= labels:
-                raise _PlacedError(
+                yield _PlacedError(
                     f"tenants.{name}.namespaceLabels",
-                    f"every namespace with these is of tenant {other}, which stands before it; write other labels, or "
-                    "this tenant first",
+                    f"all namespaces with these labels belong to tenant {other}, which comes first in the file. Write "
+                    f"other labels, or move this tenant before it.",
                 )
+                break
         before[name] = tenant
 
 
-def _check_caps(name: str, tenant: Tenant) -> None:
+def _check_caps(name: str, tenant: Tenant) -> Iterator[_PlacedError]:
     known = [frozenset(cap.products) for cap in tenant.cap]
     for i, products in enumerate(known):
         if products in known[:i]:
-            says = f"is of the same products as cap[{known.index(products)}]; leave one of the two out"
-            raise _PlacedError(f"tenants.{name}.cap[{i}]", says)
+            says = f"this cap has the same products as cap[{known.index(products)}]. Remove one of the two."
+            yield _PlacedError(f"tenants.{name}.cap[{i}]", says)
 
 
-def _check_partitions(tenants: Mapping[str, Tenant]) -> None:
+def _check_partitions(tenants: Mapping[str, Tenant]) -> Iterator[_PlacedError]:
     for name, tenant in tenants.items():
         if tenant.exclusive and tenant.partition is None:
-            raise _PlacedError(
-                f"tenants.{name}.exclusive", "of a tenant without a partition; write one beside it, or leave this out"
+            yield _PlacedError(
+                f"tenants.{name}.exclusive",
+                "the tenant has no partition. Add a partition, or remove exclusive.",
             )
     if (both := partitions.overlap(tenants)) is not None:
-        raise _PlacedError(
+        yield _PlacedError(
             f"tenants.{both[1]}.partition",
-            f"has GPUs that tenant {both[0]} has to itself, and both are exclusive; give them different nodes, "
-            "products or numbers, or leave exclusive out of one",
+            f"some of these GPUs are also in the partition of tenant {both[0]}, and both partitions are exclusive. "
+            f"Choose different nodes, products or numbers, or remove exclusive from one of the two.",
         )
 
 
-def _check_preemption(sections: Sections) -> None:
+def _check_preemption(sections: Sections) -> Iterator[_PlacedError]:
     for i, name in enumerate(sections.queue.preemption.unpreemptable_tenants):
         if name not in sections.tenants:
             known = tuple(sections.tenants)
-            allowed = f"write one of {', '.join(known)}{hint(name, known)}" if known else "tenants names none"
-            raise _PlacedError(f"queue.preemption.unpreemptableTenants[{i}]", f"{shown(name)} is no tenant; {allowed}")
+            allowed = f"Write one of: {', '.join(known)}." if known else "The file has no tenants."
+            yield _PlacedError(
+                f"queue.preemption.unpreemptableTenants[{i}]",
+                f"{shown(name)} is not a tenant{hint(name, known)}. {allowed}",
+            )

@@ -1,6 +1,6 @@
-"""The policies file's sections and their defaults: typed, frozen, each field with what it may hold.
+"""The sections of the policies file and their defaults, as typed and immutable structs.
 
-``docs/policies.md`` tells of each field; the chart's values.schema.json has the same structure.
+``docs/reference/policies.md`` describes each field. The chart's values.schema.json has the same structure.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ MOST_BYTES: Final = 1 << 16  # of a file: reading more would hold up a process
 
 
 class GpuRule(Gpus, frozen=True, omit_defaults=True):
-    """What becomes of the GPUs that it is about.
+    """A rule of the section ``gpus``: how the selected GPUs are handed out.
 
     Attributes:
-        mig: ``off``; ``static``: the instances that somebody made; ``dynamic``: instances are made for claims;
-            ``placements``: the same, every placement published. Left out: ``static`` on a GPU that is in MIG mode.
-        shared: Whether pods may have shares of the GPU, and what keeps them apart.
-        memory_overcommit: How many times its memory may be promised to shares.
+        mig: ``off``; ``static``: the existing instances; ``dynamic``: instances are created for claims; ``placements``:
+            as ``dynamic``, and every placement is published. If left out: ``static`` on a GPU that is in MIG mode.
+        shared: Whether pods may have shares of the GPU, and what isolates the shares.
+        memory_overcommit: The sum of the shares' memory, at most, as a multiple of the GPU's memory.
         equal_shares: The number of equal shares of the GPU; None if each share has its own size.
-        exclusive_to: ``namespace``: at any time only one namespace has parts of the GPU.
-        dev_shm_mib: What the ``/dev/shm`` of all shares by MPS of one GPU holds; None for the node agent's default.
-        fractions_only: Whether no pod gets the GPU whole; without it pods get it whole if no other GPUs are left.
+        exclusive_to: ``namespace``: at any time only one namespace has fractions of the GPU.
+        dev_shm_mib: The size of the ``/dev/shm`` of all MPS shares of one GPU, MiB; None for the node agent's default.
+        fractions_only: Whether no pod gets the GPU whole. If false, pods get it whole if no other GPUs are left.
     """
 
     mig: MigWord | None = None
@@ -72,12 +72,13 @@ class GpuRule(Gpus, frozen=True, omit_defaults=True):
 
 
 class Workloads(Section, frozen=True, rename="kebab"):
-    """What each value of the annotation ``workload`` stands for: a policy's name, or words.
+    """The meaning of each value of the annotation ``workload``: a policy's name, or annotations.
 
-    The defaults ask for hard NVLink only where a job without it is of no use: tensor parallelism sends activations
-    between all GPUs in every layer. Data parallelism sends gradients once a step, and gets the best set that is free,
-    as without a word. Stages of a pipeline talk to their neighbours. What runs by itself is packed, so that well-linked
-    sets stay whole for others; a share is for an administrator to say, who knows whether any GPU is shared.
+    The defaults require NVLink only for jobs that are useless without it: tensor parallelism sends activations between
+    all GPUs in every layer. Data parallelism sends gradients once a step, and gets the best free set, as without the
+    annotation. Stages of a pipeline communicate with their neighbours. Jobs that need no links between GPUs are packed,
+    so that well-linked sets stay whole for other pods. No default requests a share: only the administrator knows
+    whether GPUs are shared.
     """
 
     tensor_parallel: NameOrWords = "nvlink"
@@ -88,7 +89,10 @@ class Workloads(Section, frozen=True, rename="kebab"):
     inference_small: NameOrWords = "best-effort,pack"
 
     def meaning(self, workload: str) -> str | dict[str, str]:
-        """Return what a value of the annotation ``workload`` stands for by the policies' section ``workloads``."""
+        """Return the policy's name, or the annotations, that a value of ``workload`` stands for.
+
+        The section ``workloads`` of the policies file defines them.
+        """
         found: str | dict[str, str] = getattr(self, workload.replace("-", "_"))
         return found
 
@@ -97,7 +101,7 @@ WORKLOADS: Final = tuple(field.encode_name for field in msgspec.structs.fields(W
 
 
 class Weights(Section, frozen=True):
-    """What counts how much among sets of equal bandwidth; see the allocator's."""
+    """The weights by which the allocator chooses among sets of equal bandwidth; see the allocator's ``Weights``."""
 
     nvlink: Weight = request.Weights().nvlink
     pcie: Weight = request.Weights().pcie
@@ -109,12 +113,14 @@ class Weights(Section, frozen=True):
 
 
 class Nccl(Section, frozen=True):
-    """What is known of NCCL in this cluster, and what it is told.
+    """Settings about NCCL in this cluster.
 
     Attributes:
-        version: The NCCL version that most containers bring; empty if it is not known.
-        servers: Profile of the server below virtual machines, by the nodes' label of the instance type.
-        tuning: Variables below the author's own: a profile, ``auto`` for what fits the machine, empty for none.
+        version: The NCCL version that most containers have; empty if it is not known.
+        servers: For nodes that are virtual machines, the profile of the physical server, by the node's label of the
+            instance type.
+        tuning: Where the driver takes NCCL's tuning variables from: a profile's name, ``auto`` for the profile that
+            fits the machine, or empty for none. Variables that the pod's author sets override them.
     """
 
     version: Version = ""
@@ -126,12 +132,13 @@ class Nccl(Section, frozen=True):
 
 
 class Network(Section, frozen=True):
-    """What is known of the network between nodes.
+    """Settings about the network between nodes.
 
     Attributes:
-        levels: Label keys of nodes that say below which switch, block or zone each stands, nearest first; those that
-            are known (``topology.network_levels``) are looked for where none are given.
-        gbps: What levels carry for each node, one direction, GB/s, by their label keys; ``cluster`` for all beyond.
+        levels: Label keys of nodes that name the switch, block or zone above each node, nearest first. If empty, the
+            driver looks for well-known labels (``topology.network_levels``).
+        gbps: The bandwidth of each level for one node, in one direction, GB/s, by the level's label key. The key
+            ``cluster`` is for the network above all levels.
     """
 
     levels: Annotated[
@@ -144,10 +151,12 @@ class Network(Section, frozen=True):
 
 
 class Spot(Section, frozen=True):
-    """Which nodes their provider may take away at any time, in addition to ``node_maintenance.SPOT_LABELS``.
+    """Labels of spot nodes, which their provider can take away at any time.
+
+    These labels are used in addition to the well-known labels in ``node_maintenance.SPOT_LABELS``.
 
     Attributes:
-        labels: Any of these labels says it.
+        labels: A node with any of these labels is a spot node.
     """
 
     labels: Annotated[
@@ -156,10 +165,11 @@ class Spot(Section, frozen=True):
 
 
 class Nics(Section, frozen=True):
-    """What is known of NICs that other drivers hand out (``api.vocabulary.nic_requests``).
+    """Settings about NICs that other drivers allocate (``api.vocabulary.nic_requests``).
 
     Attributes:
-        classes: DeviceClasses of NICs, each with its driver's word, in addition to those of the drivers' own manifests.
+        classes: The short name of the NIC driver for each DeviceClass. The classes in the drivers' own manifests are
+            built in and need no entry.
     """
 
     classes: Annotated[
@@ -169,15 +179,16 @@ class Nics(Section, frozen=True):
 
     @property
     def every(self) -> Mapping[str, str]:
-        """Return all classes of NICs in the policies file by name, with their drivers' words."""
+        """Return the short name of the NIC driver for each DeviceClass, including the built-in classes."""
         return {**nic_requests.CLASSES, **self.classes}
 
 
 class Sections(Section, frozen=True):
-    """A whole file.
+    """A whole policies file.
 
-    ``schedulers`` are names that manifests say and no scheduler has; by default two that articles of the field invent.
-    ``xids`` says what becomes of a GPU with an XID, where that is not what the node agent's own table says.
+    ``schedulers`` are names that manifests contain as ``schedulerName`` although no such scheduler exists. The two
+    defaults come from articles about GPU scheduling. ``xids`` overrides the node agent's own table of how a GPU is
+    treated after an XID, an error of NVIDIA's kernel driver.
     """
 
     gpus: Annotated[tuple[GpuRule, ...], Meta(max_length=MOST_RULES, description="a list of rules")] = ()
@@ -209,8 +220,8 @@ class Policies(Sections, frozen=True):
     """The policies in force.
 
     Attributes:
-        known: False where there is a file and no good one has ever been read: what it says of a GPU, or of a name
-            that is not built in, nobody knows, and the defaults are no answer.
+        known: False if there is a policies file and no valid version of it was ever read. Then the settings of GPUs and
+            the policies and workloads that administrators define are unknown. The defaults do not replace them.
         digest: A hash of the file's text; 0 without a file. 48 bits, so that a metric can hold it.
     """
 
@@ -227,7 +238,7 @@ class Policies(Sections, frozen=True):
 
     @property
     def preference(self) -> request.Weights:
-        """Return the policies' weights as the allocator takes them."""
+        """Return the weights of the policies in the form that the allocator uses."""
         own = msgspec.structs.asdict(self.weights)
         price, utilisation = own.pop("price"), own.pop("utilisation")
         if not (price and self.prices.gpus) and not utilisation:
@@ -241,6 +252,6 @@ UNKNOWN: Final = Policies(known=False)
 
 
 def plain(policies: Policies) -> Mapping[str, Any]:
-    """Return the policies in force as sections of a policies file, defaults included."""
+    """Return the policies in force as JSON with the structure of a policies file, including all defaults."""
     sections = msgspec.to_builtins(policies)
     return {field.encode_name: sections[field.encode_name] for field in msgspec.structs.fields(Sections)}

@@ -1,4 +1,4 @@
-"""The sections ``tenants`` and ``queue``: who shares the cluster, how much each may have, and in which order."""
+"""The sections ``tenants`` and ``queue``: which tenants share the cluster, their caps, and the order of the queue."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ RESERVED_TENANT: Final = "other"  # the label under which ``kube.labelled_metric
 
 
 class Cap(Section, frozen=True, omit_defaults=True):
-    """How many GPUs a tenant may have at a time.
+    """A limit of the GPUs that a tenant may have at the same time.
 
     Attributes:
-        gpus: So many, parts as fractions.
+        gpus: The number of GPUs. A fraction of a GPU counts as a fraction: half a GPU counts 0.5.
         products: The full product names or globs that are counted together; all products if left out.
     """
 
@@ -52,16 +52,18 @@ class Tenant(Section, frozen=True):
 
     Attributes:
         namespaces: Their names.
-        namespace_labels: Labels of further ones, which have all of these; a name says more than labels.
+        namespace_labels: Labels of further namespaces. A namespace must have all of them. ``namespaces`` takes
+            precedence.
         weight: Its part of the GPUs that all tenants request, relative to the other weights.
-        highest_priority: More than this no priority of its pods counts; None for any.
-        cap: How many GPUs it may have at a time; each of these is a bound of its own.
-        partition: The GPUs that its workloads are placed on, and on no others; None for any.
-        exclusive: Whether other tenants' workloads are kept out.
-        scheduler_placed: Whether pods of a tenant with a partition may have GPUs that kube-scheduler alone chooses; the
-            chart's admission policy refuses them (``partitionspolicy.yaml``).
-        admission: ``kueue``: who is next and how much it may have Kueue says, and this file only where; empty: this
-            file says all of it.
+        highest_priority: The highest priority that counts for its pods; higher ones count as this one. None for no
+            limit.
+        cap: Limits of the GPUs that it may have at the same time; each limit must be kept.
+        partition: Its workloads are placed only on these GPUs; None for any GPUs.
+        exclusive: Whether other tenants' workloads must not use its partition.
+        scheduler_placed: Whether pods of a tenant with a partition may have GPUs that kube-scheduler alone chooses. If
+            not, the chart's admission policy refuses them (``partitionspolicy.yaml``).
+        admission: ``kueue``: Kueue decides the order and the amount, and the driver only the place. Empty: the driver
+            decides all of it.
     """
 
     namespaces: Annotated[
@@ -84,13 +86,14 @@ class Tenant(Section, frozen=True):
 
 
 class Reservation(Section, frozen=True):
-    """When GPUs are reserved for one that waits, and what that may cost.
+    """When GPUs are reserved for a waiting workload, and the limits of the cost.
 
     Attributes:
-        after_minutes: For how long it is blocked before; 0 for no reservations.
-        idle_minutes: For how long its GPUs may stand idle for it, each of them on average.
-        short_minutes: How soon those are gone that may run there while nobody knows when others will be.
-        moves: How often it moves to other GPUs when it has cost as much as it may.
+        after_minutes: How long the workload is blocked before GPUs are reserved; 0 for no reservations.
+        idle_minutes: How long the reserved GPUs may be idle, on average per GPU.
+        short_minutes: It can be unknown when the pods on reserved GPUs end. Until it is known, other pods may still
+            start on reserved GPUs if they end within this time.
+        moves: How often a reservation moves to other GPUs after its GPUs were idle for ``idle_minutes``. Then it ends.
     """
 
     after_minutes: Minutes = 30.0
@@ -100,25 +103,26 @@ class Reservation(Section, frozen=True):
 
 
 class Preemption(Section, frozen=True):
-    """Whether those of lower priority have to end for those of higher priority, and within which bounds.
+    """Whether workloads of lower priority are preempted for higher priority, and the limits.
 
-    A workload is a pod by itself, or all of a gang.
+    A workload is a single pod, or all pods of a gang.
 
     Attributes:
-        enabled: Whether at all.
-        min_run_minutes: For how long a workload has run at least before it may have to end.
-        units_per_minute: How many workloads may have to end within a minute, in all of the cluster.
-        back_off_minutes: For how long what replaces a workload that had to end is spared after that.
-        margin_seconds: How much longer than the longest grace of those that end their GPUs are kept for whom they end.
-        longest_grace_seconds: The longest time that a victim may take to end. A workload with a longer grace never has
-            to end, and a pod that is ending already is not waited for while more than this is left to it.
-        unpreemptable_classes: PriorityClasses whose pods never have to end.
-        unpreemptable_tenants: Tenants whose pods never have to.
+        enabled: Whether preemption is on.
+        min_run_minutes: How long a workload must have run before it can be preempted.
+        workloads_per_minute: How many workloads can be preempted within a minute, in the whole cluster.
+        back_off_minutes: How long the replacement of a preempted workload cannot be preempted.
+        margin_seconds: How long the GPUs are kept for the preempting workload in addition to the longest grace period
+            of the victims.
+        longest_grace_seconds: The longest grace period of a victim. A workload with a longer grace period is never
+            preempted. The controller does not wait for a terminating pod that has more time left than this.
+        unpreemptable_classes: PriorityClasses whose pods are never preempted.
+        unpreemptable_tenants: Tenants whose pods are never preempted.
     """
 
     enabled: bool = False
     min_run_minutes: Minutes = 10.0
-    units_per_minute: PerMinute = 10
+    workloads_per_minute: PerMinute = 10
     back_off_minutes: Minutes = 30.0
     margin_seconds: Seconds = 30.0
     longest_grace_seconds: GraceSeconds = 3600.0
@@ -131,14 +135,14 @@ class Preemption(Section, frozen=True):
 
 
 class Queue(Section, frozen=True):
-    """How those who wait for GPUs are put in order.
+    """How the workloads that wait for GPUs are ordered.
 
     Attributes:
-        reservation: The GPU reservation for workloads that others overtake.
-        half_life_hours: After how long GPU time that was used counts half.
-        ahead_minutes: For how long what a tenant has now counts as if it were used already.
-        keep_days: For how long GPU time is kept, hour by hour.
-        preemption: Whether others end for them.
+        reservation: When GPUs are reserved for a workload that has waited long while others were placed.
+        half_life_hours: After how many hours used GPU time counts half.
+        ahead_minutes: For how many minutes in the future the GPUs that a tenant has now count as already used.
+        keep_days: For how many days GPU time is kept, hour by hour.
+        preemption: Whether workloads are preempted for workloads that wait.
     """
 
     half_life_hours: Hours = 168.0

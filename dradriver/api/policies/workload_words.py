@@ -1,8 +1,8 @@
-"""A pod's words with what ``workload`` and ``policy`` stand for in their place.
+"""Replaces a pod's annotations ``workload`` and ``policy`` by the annotations that they stand for.
 
-What a pod says itself stands above its policy, and that above its workload: each is asked only for words that those
-before it do not say. But ``required`` adds up, as it always did beside a built-in policy: a policy's name must never
-promise NVLink and a second word quietly take it back.
+The pod's own annotations override those of its policy, and the policy's override those of its workload. An exception is
+``required``: the values from all of them are added together. For example, a policy that requires NVLink still requires
+it if the pod's own ``required`` names something else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dradriver.api.vocabulary.messages import shown
 
 
 def _later(word: Word) -> bool:
-    """Whether a policy cannot have the word yet: it says something of several pods."""
+    """Return whether an annotation is about a gang, so that a policy cannot contain it."""
     return word.about is About.GANG
 
 
@@ -33,19 +33,19 @@ without them it would get something else than the policy promises."""
 
 
 class SpelledOut:
-    """A pod's annotations with what ``workload`` and ``policy`` stand for. Each name is looked up once.
+    """A pod's annotations, with ``workload`` and ``policy`` replaced by what they stand for.
 
     Args:
         said: The pod's own annotations.
         policies: The policies in force.
 
     Attributes:
-        own: What the pod says without the two names.
-        by_policy: What its policy stands for; empty without one.
+        own: The pod's own annotations without ``workload`` and ``policy``.
+        by_policy: The annotations that its policy stands for; empty without one.
 
     Raises:
-        WordError: There is no such workload or policy, it needs what is not there yet, the file is not known, or the
-            strategy behind the policy's comma contradicts the pod's own.
+        WordError: There is no such workload or policy, or the policies file is not known. Or the policy needs an
+            annotation that is not available yet, or its strategy contradicts the pod's own.
     """
 
     def __init__(self, said: Mapping[str, str], policies: Policies) -> None:
@@ -62,23 +62,26 @@ class SpelledOut:
 
     @functools.cached_property
     def by_workload(self) -> dict[str, str]:
-        """Return what a workload stands for in a pod without a policy of its own; empty without a workload.
+        """Return the annotations that the pod's workload stands for; empty without a workload.
+
+        A workload can stand for a policy. Then the result has the annotations of that policy, and ``texts`` ignores
+        them if the pod names a policy itself.
 
         Raises:
-            WordError: The workload's policy needs what is not there yet.
+            WordError: The workload's policy needs an annotation that is not available yet.
         """
         meant = self._workload
         return _of_policy(meant, self._policies) if isinstance(meant, str) else meant
 
     def texts(self, *, policy: bool = True, workload: bool = True) -> dict[str, str]:
-        """Return a pod's words, with what ``workload`` and ``policy`` stand for in the place of these two.
+        """Return a pod's annotations, with ``workload`` and ``policy`` replaced by their annotations.
 
         Args:
-            policy: Whether the pod's policy counts.
-            workload: Whether its workload counts.
+            policy: Whether to include the pod's policy.
+            workload: Whether to include its workload.
 
         Raises:
-            WordError: The workload's policy needs what is not there yet.
+            WordError: The workload's policy needs an annotation that is not available yet.
         """
         # A pod's policy replaces that of its workload, and stands above the workload's other annotations.
         is_replaced = policy and self._has_policy and isinstance(self._workload, str)
@@ -106,7 +109,10 @@ def _of_workload(text: str, policies: Policies) -> str | dict[str, str]:
 
 
 def _of_policy(text: str, policies: Policies) -> dict[str, str]:
-    """Return the annotations that a policy stands for, with the strategy behind its comma."""
+    """Return the annotations that a policy stands for.
+
+    The text can name a strategy after a comma, which is included: ``nvlink,pack``.
+    """
     name, comma, rest = (part.strip() for part in text.partition(","))
     meant = _of_name(name, text, policies)
     if comma:
@@ -128,15 +134,18 @@ def _of_name(name: str, text: str, policies: Policies) -> dict[str, str]:
     return _annotated(policies.policies[name], f"{names.POLICY}: {shown(name)}")
 
 
-def _annotated(meant: Mapping[str, str], who: str) -> dict[str, str]:
-    later = [word for word in meant if word in LATER]
-    if later:
-        raise WordError(f"{who} says {', '.join(later)}, which is not available yet; write another, or none")
+def _annotated(meant: Mapping[str, str], named_policy: str) -> dict[str, str]:
+    not_available = [word for word in meant if word in LATER]
+    if not_available:
+        raise WordError(
+            f"{named_policy} contains {', '.join(not_available)}, which is not available yet. Choose another policy, "
+            f"or remove it."
+        )
     return {names.PREFIX + word: value for word, value in meant.items()}
 
 
 def _unknown(key: str, text: str) -> WordError:
     return WordError(
-        f"{key}: what {shown(text)} means is for the policies file to say, which cannot be read now: have an "
-        f"administrator correct it (gputopo policies check), or write a built-in policy: {', '.join(POLICIES)}"
+        f"{key}: the meaning of {shown(text)} is in the policies file, which is not valid now. Ask an administrator "
+        f"to correct it (gputopo policies check), or write a built-in policy: {', '.join(POLICIES)}."
     )

@@ -1,4 +1,4 @@
-"""A GPU as devices of a slice: whole, shared by several claims, or in parts of equal size."""
+"""Builds the devices of a slice for a GPU: whole, shared by several claims, or in equal shares."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ Device = dict[str, Any]
 
 
 def whole(machine: Machine, groups: Groups, position: int, *, name: str) -> Device:
-    """Return the ResourceSlice device of a GPU that one claim gets as a whole."""
+    """Return the ResourceSlice device of a GPU that only one claim can use.
+
+    Args:
+        machine: The machine.
+        groups: The groups of well-linked GPUs of the machine.
+        position: The position of the GPU in ``machine.gpus``.
+        name: The name of the device.
+    """
     device: Device = {
         "name": name,
         "attributes": _of_type(machine.vendor.type) | identity(machine, position) | _links(groups, position),
@@ -33,11 +40,12 @@ def whole(machine: Machine, groups: Groups, position: int, *, name: str) -> Devi
 
 
 def neutral(device: Device) -> Device:
-    """Return a whole GPU's device with link attributes under vendor-neutral names, too.
+    """Return a whole GPU's device with copies of the link attributes under vendor-neutral names.
 
-    ``linkDomain``, ``linkGroup2``, ``4`` and ``8``, and their ``GBps``: each of these two where all of it finds room.
-    Only the rates of eight linked GPUs of a multi-node fabric do not. A GPU that may be had in parts has room for
-    neither, for it says more of that.
+    There are two sets of copies: ``linkDomain``, ``linkGroup2``, ``linkGroup4`` and ``linkGroup8``; and their rates,
+    with ``GBps`` at the end. A set is added only if the device has room for all of it. On a machine with eight linked
+    GPUs of a multi-node fabric, there is no room for the rates. A GPU that can be divided has more attributes and
+    capacities, and room for neither set.
     """
     attributes: dict[str, Any] = device["attributes"]
     for twins in (_TWINS, _TWIN_RATES):
@@ -48,12 +56,15 @@ def neutral(device: Device) -> Device:
 
 
 def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> Device:
-    """Return the ResourceSlice device of a GPU that several claims may share.
+    """Return the ResourceSlice device of a GPU that several claims can share.
 
-    What a claim does not ask for it takes at its default, which is all: a claim of whole GPUs needs no word of shares.
-    More memory than there is may be promised, never more than there is to one claim; compute is never promised twice,
-    so that nobody else is on a GPU that somebody has whole. Where shares are equal a claim has one of them or all: what
-    is asked for in between is rounded up (KEP-5075).
+    - A claim that requests no amount of a capacity gets all of it, which is the default. So a claim for a whole GPU
+      need not mention shares.
+    - The sum of the shares' memory can exceed the GPU's memory, but a single claim cannot.
+    - The sum of the shares' compute cannot exceed the GPU's compute. So a claim with a whole GPU is alone on it.
+    - If shares are equal, a claim gets one share or all of them. Amounts in between are rounded up (KEP-5075).
+
+    The arguments are those of ``equal_shares``. ``groups`` are the machine's groups of well-linked GPUs.
     """
     gpu = machine.gpus[position]
     # With overcommit, the sum of all shares may be more than the GPU's memory. One share may not.
@@ -72,10 +83,17 @@ def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name:
 
 
 def equal_shares(machine: Machine, position: int, mode: Mode, *, shares: int, name: str) -> list[Device]:
-    """Return a GPU as so many devices of equal size, for a server that has no devices that claims share.
+    """Return a GPU as several devices of equal size, one for each share.
 
-    None of them is the whole GPU: the server would hand that out beside them. More memory than there is cannot be
-    promised so: each has its part of what there is.
+    This is for an API server without shared devices. No device is the whole GPU, because the server would allocate it
+    in addition to the shares. Memory cannot be overcommitted: each device has its fraction of the GPU's memory.
+
+    Args:
+        machine: The machine.
+        position: The position of the GPU in ``machine.gpus``.
+        mode: How the GPU is handed out.
+        shares: The number of shares.
+        name: The device name of the whole GPU, from which the names of the shares are made.
     """
     gpu = machine.gpus[position]
     attributes = _of_type("share") | identity(machine, position) | _sharing(mode)
@@ -91,20 +109,20 @@ def equal_shares(machine: Machine, position: int, mode: Mode, *, shares: int, na
 
 
 def share_name(gpu: str, number: int) -> str:
-    """Return the device name of one of a GPU's equal shares: the GPU's own and a number."""
+    """Return the device name of one of a GPU's equal shares: the GPU's device name and a number."""
     return f"{gpu}-share-{number}"
 
 
 def gpu_of_share(name: str) -> str | None:
-    """Return the device name of the GPU that an equal share is of; None for the name of any other device."""
+    """Return the device name of the GPU that an equal share belongs to; None for other names."""
     match = _SHARE.fullmatch(name)
     return match[1] if match else None
 
 
 def semver(version: str) -> str | None:
-    """Return a driver version as a device attribute has it, in semantic version 2.0.0; None where it is none.
+    """Return a driver version as semantic version 2.0.0, for an attribute; None if that is impossible.
 
-    ``535.104.05`` is ``535.104.5``.
+    For example, ``535.104.05`` becomes ``535.104.5``.
     """
     match = re.match(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?(?:$|[^\d])", version)
     return ".".join(str(int(part or 0)) for part in match.groups()) if match else None
@@ -122,14 +140,24 @@ def _sharing(mode: Mode) -> dict[str, dict[str, Any]]:
 
 
 def exclusive(mode: Mode) -> dict[str, dict[str, Any]]:
-    """Return the attribute that says which namespace alone may have parts of a GPU; none if any may."""
+    """Return the attribute ``exclusiveTo`` if fractions of a GPU are exclusive to one namespace at a time.
+
+    Empty if the mode does not say so.
+    """
     return {"exclusiveTo": {"string": mode.exclusive_to}} if mode.exclusive_to else {}
 
 
 def divisible(total: int, most: int, *, unit: str = "", parts: int = 0) -> dict[str, Any]:
-    """Return a device capacity of which a claim may have any whole number up to ``most``.
+    """Return a device capacity that claims can divide, with its request policy.
 
-    Where it is in equal parts a claim may have one of them, or all.
+    A claim can have any whole number up to ``most``. If ``parts`` is given, a claim can only have one of the equal
+    parts, or all of the capacity.
+
+    Args:
+        total: The value of the capacity.
+        most: The most that one claim can have, which is also the default.
+        unit: The unit of the quantity, such as ``Mi``.
+        parts: The number of equal parts; 0 for any size.
     """
     policy: dict[str, Any] = {"default": f"{most}{unit}"}
     if parts:
@@ -140,12 +168,12 @@ def divisible(total: int, most: int, *, unit: str = "", parts: int = 0) -> dict[
 
 
 def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
-    """Return the attributes that all devices of a GPU have in common.
-
-    The devices are the whole GPU, its share, and its MIG slices.
+    """Return the attributes that a GPU has in common with its shares and MIG slices.
 
     Unknown values are left out: empty texts, versions that are no semantic version, NUMA nodes below 0. Attributes with
     a domain have their full name from ``names``; the others belong to the driver's own domain.
+
+    ``position`` is the GPU's position in ``machine.gpus``.
     """
     gpu = machine.gpus[position]
     attributes: dict[str, dict[str, Any]] = {
@@ -180,7 +208,10 @@ def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
 
 
 def _links(groups: Groups, position: int) -> dict[str, dict[str, Any]]:
-    """Return which GPUs a whole one goes together with."""
+    """Return the attributes for a GPU's NVLink domain and for its groups of 2, 4 and 8 linked GPUs.
+
+    A group's attributes are its number and, if known, its bandwidth. ``position`` is the GPU's position in the machine.
+    """
     attributes: dict[str, dict[str, Any]] = {}
     if (domain := groups.domain[position]) is not None:
         attributes["nvlinkDomain"] = {"int": domain}
@@ -196,7 +227,7 @@ def _links(groups: Groups, position: int) -> dict[str, dict[str, Any]]:
 
 
 def _cut_to_limit(text: str) -> str:
-    """Return the whole characters at the start of ``text`` that a string attribute holds."""
+    """Return the start of ``text`` that fits into a string attribute, without splitting a character."""
     return text.encode()[:MOST_TEXT].decode(errors="ignore")
 
 

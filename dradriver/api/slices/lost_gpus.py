@@ -1,7 +1,8 @@
-"""The GPUs that a node lost: an annotation of its first ResourceSlice, because a lost GPU is no device any more.
+"""The GPUs that a node lost: an annotation of the node's first ResourceSlice.
 
-The node agent writes it, and reads it after a restart. ``gputopo`` and its page show it. Whoever may write slices may
-write anything into it, and an agent of an older release leaves it as it is, so ``read`` checks each entry by itself.
+A lost GPU is not a device any more, so it has no entry in the slices. The node agent writes the annotation, and reads
+it after a restart. ``gputopo`` and its page show it. ``read`` checks each entry separately, for two reasons: everyone
+who may write slices can write any text, and an agent of an older release keeps the annotation unchanged.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _LONGEST: Final = 64  # characters of an address and of a UUID; they have 40 at 
 
 
 class LostGpu(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
-    """A GPU that was on the node and is not there any more.
+    """A GPU that was on the node and has disappeared.
 
     Attributes:
         index: Its number on the node, which it keeps.
         pci: Its address on the PCI bus; empty if that is not known.
         uuid: Its UUID.
-        since: When it was first seen to be lost, in whole seconds since 1970. 0 if that is not known: older releases
-            did not write it.
+        since: When the node agent first saw that it was lost, in whole seconds since 1970. 0 if that is not known:
+            older releases did not write it.
     """
 
     index: int
@@ -38,7 +39,7 @@ class LostGpu(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
 
     @property
     def described(self) -> str:
-        """Return index, PCI address and UUID of a lost GPU, in words."""
+        """Return index, PCI address and UUID of a lost GPU, as text for people."""
         return f"GPU{self.index} ({', '.join(filter(None, (self.pci, self.uuid)))})"
 
 
@@ -51,26 +52,30 @@ def _is_sound(gpu: LostGpu) -> bool:
 
 
 def of(gpu: Gpu) -> LostGpu:
-    """Return a lost GPU, made from the GPU as it was last seen."""
+    """Return the entry for a GPU that the node has lost, from the GPU's last known data."""
     return LostGpu(gpu.index, gpu.pci, gpu.uuid)
 
 
 def note(pool: Sequence[dict[str, Any]], lost: Iterable[LostGpu]) -> None:
-    """Write the lost GPUs into the annotation of a pool's first slice; none leave it as it is."""
+    """Write the lost GPUs into the annotation of a pool's first slice.
+
+    If there are no lost GPUs, the slice is not changed.
+    """
     entries = sorted(lost)[:_MOST]
     if pool and entries:
         pool[0]["metadata"]["annotations"][names.LOST_GPUS] = msgspec.json.encode(entries).decode()
 
 
 def read(pool: Iterable[ResourceSlice], machine: Machine | None) -> tuple[LostGpu, ...]:
-    """Return the lost GPUs that slices of one generation of a pool name, each once, by index.
+    """Return the lost GPUs in the slices of one generation of a pool, each once, by index.
 
     Args:
         pool: The slices.
-        machine: The node's. GPUs that it has are not lost, whatever the slices say. None if it is not known.
+        machine: The node's machine; None if it is not known. A GPU of the machine is never returned, even if a slice
+            lists it as lost.
 
     Returns:
-        The entries that can be read and are within bounds; no entry if the whole text cannot be read.
+        The entries that can be read and are within bounds. Empty if the whole text cannot be read.
     """
     texts = (piece.metadata.annotations.get(names.LOST_GPUS) for piece in pool)
     text = next((annotation for annotation in texts if annotation is not None), "[]")

@@ -1,7 +1,9 @@
-"""MIG instances as devices of a slice: those that exist, one for all that are made for claims, or one a placement.
+"""Builds a slice's devices for a GPU with MIG.
 
-Profiles and placements are the GPU's own, as NVML gives them. A placement's device is named by its GPU, the profile's
-id and its first memory slice, never by the instance's uuid, which is born when the instance is made.
+There are three forms: one device for each existing instance, one device for all MIG slices, or one device for each
+placement. Profiles and placements are those that NVML reports for the GPU. The device of a placement is named by its
+GPU, the profile's id and its first memory slice. It is not named by the instance's uuid, which exists only after the
+instance was created.
 """
 
 from __future__ import annotations
@@ -22,13 +24,15 @@ MOST_SETS: Final = 8  # of counters in a slice, resource/v1 types.go of 1.35
 _MOST_COUNTERS: Final = 32  # in a set, ditto
 
 _HOPPER: Final = (9, 0)  # compute capability; from there on MIG mode changes without a reset (NVIDIA's MIG user guide)
+_PLACEMENT_NAME: Final = re.compile(r"(gpu-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-[0-9]+-[0-9]+")
 _PART_OF_INSTANCE: Final = re.compile(r"[0-9]+c\.")  # 1c.3g.40gb: it does not take all of its instance
 
 
 def can_be_whole(gpu: Gpu) -> bool:
-    """Return whether a GPU whose MIG instances are made for claims can also be a device as a whole.
+    """Return whether a GPU whose MIG instances are created on demand can also be published as a whole.
 
-    Elsewhere MIG mode stays on, and in MIG mode a GPU has no NVLink: its largest instance is no whole GPU.
+    This is possible from Hopper on. On older GPUs MIG mode must stay on, and a GPU in MIG mode has no NVLink. So the
+    largest instance of an older GPU cannot replace the whole GPU.
     """
     major, _, minor = gpu.compute_capability.partition(".")
     return major.isdecimal() and (int(major), int(minor) if minor.isdecimal() else 0) >= _HOPPER
@@ -37,11 +41,11 @@ def can_be_whole(gpu: Gpu) -> bool:
 def existing(
     instances: Iterable[MigDevice], profiles: Iterable[MigProfile]
 ) -> tuple[tuple[MigDevice, MigProfile], ...]:
-    """Return the existing MIG instances that slices can offer as devices, each with its profile, the smallest first.
+    """Return the existing MIG instances that can be devices, each with its profile, smallest first.
 
-    Those are the ones that take all of their GPU instance, of a profile that the GPU has, where it has a place for it.
-    One of several compute instances of a GPU instance (``1c.3g.40gb``) is isolated from the others by nothing but its
-    share of the multiprocessors.
+    A compute instance must use all of its GPU instance, with a profile that the GPU has and at a possible place. If a
+    GPU instance is divided into several compute instances (``1c.3g.40gb``), they are not supported: only the
+    multiprocessors are divided, and nothing else isolates them.
     """
     by_id = {profile.id: profile for profile in profiles}
     all_instances = list(instances)
@@ -58,7 +62,10 @@ def existing(
 
 
 def static(machine: Machine, position: int, mode: Mode, *, name: str) -> list[device_attributes.Device]:
-    """Return the MIG instances that exist on a GPU as devices of their own, one for each that can be handed out."""
+    """Return a device for each existing MIG instance of a GPU that claims can use.
+
+    An instance counts only if ``existing`` accepts it. The arguments are those of ``gone``.
+    """
     gpu = machine.gpus[position]
     return [
         _mig_device(machine, position, mode, profile, instance.start or 0, name=name)
@@ -69,13 +76,15 @@ def static(machine: Machine, position: int, mode: Mode, *, name: str) -> list[de
 def gone(
     machine: Machine, position: int, mode: Mode, kept: Iterable[str], taint: Mapping[str, Any], *, name: str
 ) -> list[device_attributes.Device]:
-    """Return the MIG devices that claims have and that are gone, each with a taint against new claims.
+    """Return tainted devices for MIG instances that no longer exist, but that claims still use.
+
+    The taint keeps new claims away.
 
     Args:
         machine: The machine.
-        position: The position of the GPU.
-        mode: As it is handed out.
-        kept: Names of the devices that claims have.
+        position: The position of the GPU in ``machine.gpus``.
+        mode: How the GPU is handed out.
+        kept: Names of the devices that claims use.
         taint: The taint.
         name: The GPU's device name.
     """
@@ -90,9 +99,12 @@ def gone(
 
 
 def on_demand(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> device_attributes.Device:
-    """Return a GPU as one device with its MIG slices as capacities.
+    """Return a GPU as one device, for MIG slices that the node agent creates for each claim.
 
-    Which instance a claim gets stands in its configuration; what it takes of the capacities keeps the sum right.
+    A claim's configuration says which instance the claim gets. The consumed capacities only ensure that all claims
+    together fit on the GPU.
+
+    ``groups`` are the machine's groups of well-linked GPUs. The other arguments are those of ``gone``.
     """
     gpu = machine.gpus[position]
     device = device_attributes.whole(machine, groups, position, name=name)
@@ -112,12 +124,16 @@ def on_demand(machine: Machine, groups: Groups, position: int, mode: Mode, *, na
 def placements(
     machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str
 ) -> list[device_attributes.Device]:
-    """Return a GPU as a device for each placement of each profile, and whole where it can be.
+    """Return a device for each MIG placement of a GPU, and the whole GPU if possible.
 
-    All take of the same counters, so the scheduler never hands out together what the GPU cannot have together. The
-    counters are the memory slices and the limits that can be reached before these run out, as few as possible: the
-    scheduler converts all of them for each pod. Starts descend, because the scheduler takes what comes first, and the
-    largest profiles can only start at 0. A profile whose limit finds no place among the counters is left out.
+    All devices consume the same counters, so the scheduler never allocates devices together that cannot exist together.
+    There is a counter for each memory slice, and for each limit that can be reached before the memory slices run out.
+    There are as few counters as possible, because the scheduler converts all of them for each pod.
+
+    Starts are in descending order: the scheduler takes the first device that fits, and the largest profiles can only
+    start at 0. A profile is left out if there is no room for a counter of its limit.
+
+    The arguments are those of ``on_demand``.
     """
     gpu = machine.gpus[position]
     # A limit: how many instances of some profiles a GPU can have at once. A device has room for some counters only.
@@ -136,15 +152,29 @@ def placements(
 
 
 def counters(gpu: Gpu) -> dict[str, Any]:
-    """Return the counters in a slice that a GPU's MIG placements share."""
+    """Return the counters of a GPU with MIG: one for each memory slice and for some limits.
+
+    The slice publishes them. The devices of MIG placements consume them, so that the scheduler cannot allocate two that
+    overlap.
+    """
     memory_slices = {f"memory-slice-{number}": 1 for number in range(_end(gpu))}
     limits = {limit.name: limit.total for limit in _counted_limits(gpu)}
     return _values(memory_slices | limits)
 
 
 def placement_name(gpu: str, profile: int, start: int) -> str:
-    """Return the device name of a MIG placement: its GPU's, the profile's id and the first memory slice."""
+    """Return the device name of a MIG placement.
+
+    It consists of the device name of the GPU (``gpu``), the id of the MIG profile (``profile``) and the first memory
+    slice (``start``).
+    """
     return f"{gpu}-{profile}-{start}"
+
+
+def gpu_of_placement(name: str) -> str | None:
+    """Return the device name of the GPU of a MIG placement; None if ``name`` is no ``placement_name``."""
+    match = _PLACEMENT_NAME.fullmatch(name)
+    return None if match is None else match[1]
 
 
 def _placement(
@@ -183,7 +213,11 @@ def _end(gpu: Gpu) -> int:
 
 
 def _counted_limits(gpu: Gpu) -> tuple[Limit, ...]:
-    """Return the limits that have a counter."""
+    """Return the limits of a GPU's MIG profiles that get a counter in the slice.
+
+    A limit says how many instances of some profiles the GPU can have at the same time. Limits are left out if a slice
+    has no room for more counters.
+    """
     return binding_limits(gpu.profiles)[: _MOST_COUNTERS - _end(gpu)]
 
 

@@ -1,4 +1,7 @@
-"""A machine as ResourceSlices, and back."""
+"""Builds a node's ResourceSlices from its machine, and reads the machine from ResourceSlices.
+
+The node agent builds slices; the controller and ``gputopo`` read them.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +45,12 @@ def build(
 ) -> list[dict[str, Any]]:
     """Return the node's ResourceSlices of generation 0; the publisher sets generations and versions.
 
-    The scheduler takes pools, slices and devices in the order of names and lists. So devices are ordered such that good
-    sets are neighbours. A device is named by its GPU's identity, never by an index. A replaced GPU has the index of the
-    old one, and a claim for the old one would then hold the new one.
+    The scheduler tries pools, slices and devices in the order of names and lists. So devices are ordered such that GPUs
+    of good sets are neighbours. A device is named by its GPU's identity, never by an index. A replaced GPU has the
+    index of the old one, so a claim for the old GPU would then get the new one.
 
-    A group of well-linked GPUs is a set that can be allocated. So a GPU with a taint that keeps pods away is in none.
+    All GPUs of a group of well-linked GPUs must be free to allocate together. So a GPU with a taint that keeps pods
+    away is in no group.
 
     Args:
         machine: The machine.
@@ -55,8 +59,8 @@ def build(
         taints: Taints of devices, by the GPU's uuid.
         modes: How each GPU is handed out, by its uuid. Without an entry it is handed out whole, or in MIG mode as its
             existing instances.
-        kept: Names of the devices that claims have, by the GPU's uuid. An existing MIG instance that is handed out
-            stays a device until its claim is gone.
+        kept: Names of the devices that claims use, by the GPU's uuid. An existing MIG instance that a claim uses stays
+            a device until the claim is gone.
         gone: The taint of a device that is kept although its MIG instance is gone.
         features: The fields that the API server keeps. If it drops taints, tainted GPUs are not published.
 
@@ -64,7 +68,9 @@ def build(
         TopologyError: The machine has more GPUs than a node can have, or breaks a rule of ``topology.check``.
     """
     if len(machine.gpus) > MOST_GPUS:
-        raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
+        raise TopologyError(
+            f"machine {machine.name!r}: {len(machine.gpus)} GPUs, and a node can have at most {MOST_GPUS}."
+        )
 
     # The machine itself is an annotation. It must not change with every pod, or all slices would be written again.
     annotations = {names.MACHINE: machine_codec.encode(_without_dynamic_instances(machine, modes, features))}
@@ -107,22 +113,28 @@ def build(
 
 
 def machine_alone(machine: Machine, *, node: str, node_uid: str) -> list[dict[str, Any]]:
-    """Return the ResourceSlice with the machine and no device, for nodes whose GPUs another driver hands out.
+    """Return a ResourceSlice that only describes the machine, in an annotation, without devices.
+
+    The node agent publishes it on nodes whose GPUs another driver allocates.
 
     Raises:
-        TopologyError: As ``build`` does.
+        TopologyError: In the cases of ``build``.
     """
     if len(machine.gpus) > MOST_GPUS:
-        raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
+        raise TopologyError(
+            f"machine {machine.name!r}: {len(machine.gpus)} GPUs, and a node can have at most {MOST_GPUS}."
+        )
     gpus = tuple(msgspec.structs.replace(gpu, mig=None) for gpu in machine.gpus)  # the other driver tells of those
     annotations = {names.MACHINE: machine_codec.encode(msgspec.structs.replace(machine, gpus=gpus))}
     return _slice_objects([{"devices": []}], annotations, node=node, node_uid=node_uid)
 
 
 def is_machine_alone(piece: ResourceSlice) -> bool:
-    """Return whether a slice has a machine and no device: by ``machine_alone``, or because all GPUs are kept from pods.
+    """Return whether a slice is the only one of its pool, and has a machine but no device.
 
-    In a pool of several slices the first may have no device and what the others' devices share.
+    ``machine_alone`` builds such slices. ``build`` builds one only if taints keep pods off all GPUs. In a pool of
+    several slices the first one can also have no device, only the counters that the devices of the other slices
+    consume.
     """
     alone = not piece.spec.devices and piece.spec.pool.resource_slice_count == 1
     return alone and names.MACHINE in piece.metadata.annotations
@@ -149,7 +161,7 @@ def _slice_objects(
 
 
 def attributes(machine: Machine) -> dict[str, dict[str, Any]]:
-    """Return the attributes of each GPU as a whole device in slices, by that device's name."""
+    """Return the attributes that slices publish for a machine's whole GPUs, by device name."""
     groups = group(machine)
     by_name = {}
     for i, gpu in enumerate(machine.gpus):
@@ -159,11 +171,12 @@ def attributes(machine: Machine) -> dict[str, dict[str, Any]]:
 
 
 def of_part(gpu: Mapping[str, Any], told: Mapping[str, str | int]) -> dict[str, Any]:
-    """Return the attributes of a part of a GPU as a device in slices.
+    """Return the attributes that slices publish for a share or MIG slice.
 
     Args:
-        gpu: The GPU's own.
-        told: What the part has in their stead: ``uuid`` where it has one of its own, ``type``, ``profile``, ….
+        gpu: The attributes of the whole GPU, of which those about links are left out.
+        told: Attributes of the fraction that replace those of the GPU: ``type``, ``profile``, and ``uuid`` if the
+            fraction has one.
     """
     own = {key: value for key, value in gpu.items() if not key.startswith(names.OF_LINKS)}
     if "uuid" in own:
@@ -172,7 +185,10 @@ def of_part(gpu: Mapping[str, Any], told: Mapping[str, str | int]) -> dict[str, 
 
 
 def slice_name(index: int, node: str) -> str:
-    """Return the name of a node's slice: the hex index leads, because the scheduler reads slices by name."""
+    """Return the name of a node's slice, which begins with the index in hexadecimal.
+
+    The scheduler reads slices in the order of their names.
+    """
     name = f"{index:05x}-{names.DRIVER}-{node}"
     if len(name) <= 253:
         return name
@@ -180,22 +196,28 @@ def slice_name(index: int, node: str) -> str:
 
 
 def device_name(uuid: str) -> str:
-    """Return the name of a GPU's device in slices: its uuid in lower case, which is a DNS label."""
+    """Return the name of a GPU's device in slices: its uuid in lower case.
+
+    This is a valid DNS label.
+    """
     return uuid.lower()
 
 
 def part_name(uuid: str, profile: int, start: int) -> str:
-    """Return the name of a MIG instance's device in slices at a placement; ``profile`` is the profile's id."""
+    """Return the device name of a MIG placement on the GPU with this uuid.
+
+    ``profile`` is the numeric id of the MIG profile, ``start`` its first memory slice.
+    """
     return mig_devices.placement_name(device_name(uuid), profile, start)
 
 
 class Generation(NamedTuple, Generic[S]):
-    """Slices of a pool that were written together.
+    """The slices of one generation of a pool.
 
     Attributes:
-        number: Which it is.
-        slices: Those that are there.
-        said: How many there are to be, as they say.
+        number: The generation.
+        slices: The slices that exist.
+        said: The number of slices that the generation must have, as each of its slices says.
     """
 
     number: int
@@ -204,16 +226,21 @@ class Generation(NamedTuple, Generic[S]):
 
     @property
     def complete(self) -> bool:
-        """Return whether all slices of a pool's generation are there: the scheduler allocates only then."""
+        """Return whether all slices of the generation exist.
+
+        The scheduler allocates devices only from a complete generation.
+        """
         return len(self.slices) == self.said
 
 
 def generations(pool: Iterable[S], place: Callable[[S], tuple[int, int]]) -> list[Generation[S]]:
-    """Return a pool's slices by generation, the newest first, which is the only one that consumers use (KEP-4381).
+    """Return a pool's slices by generation, the newest first.
+
+    Consumers use only the newest generation (KEP-4381).
 
     Args:
         pool: All slices of one pool.
-        place: Gives a slice's generation, and how many slices that has.
+        place: A function that returns a slice's generation, and the number of slices of that generation.
     """
     by_number: dict[int, list[S]] = {}
     for piece in pool:
@@ -225,18 +252,19 @@ def generations(pool: Iterable[S], place: Callable[[S], tuple[int, int]]) -> lis
 
 
 def place_of(piece: ResourceSlice) -> tuple[int, int]:
-    """Return a slice's generation, and how many slices that has."""
+    """Return a slice's generation, and the number of slices of that generation."""
     return piece.spec.pool.generation, piece.spec.pool.resource_slice_count
 
 
 def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
-    """Return the machine that a node's current slices describe, or None where none of them carries one.
+    """Return the machine in the annotation of a node's slices; None without the annotation.
 
-    Only the newest generation counts, be it complete or not: the annotation and the devices of one slice are written
-    together. A GPU that is no device there (in MIG mode) is part of the machine, but not to be had.
+    Only the newest generation of slices is read, even if some of its slices are missing: the annotation is written
+    together with the devices of its slice. A GPU in MIG mode is in the machine, but is not a device and cannot be
+    allocated.
 
     Raises:
-        TopologyError: The annotation is damaged.
+        TopologyError: The annotation is not valid.
     """
     for newest in generations(slices, place_of)[:1]:
         texts = (piece.metadata.annotations.get(names.MACHINE) for piece in newest.slices)
@@ -245,9 +273,15 @@ def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
 
 
 def as_handed_out(gpu: Gpu, mode: Mode, features: SliceFeatures) -> Mode:
-    """Return the mode in which slices offer a GPU if the server or the GPU cannot do what the policies want.
+    """Return a GPU's mode (whole, shares or MIG slices) that its slices can really publish.
 
-    A GPU that is never whole is not of fractions only: nothing that is published of it tells the two apart.
+    The mode of the policies is reduced to what the API server and the GPU support. If the GPU can never be published as
+    a whole, ``fractions_only`` makes no difference, and is false in the result.
+
+    Args:
+        gpu: The GPU.
+        mode: The mode that the policies request.
+        features: The fields that the API server keeps.
     """
     if not VENDORS[gpu.vendor].parts:
         return _WHOLE
@@ -262,10 +296,12 @@ def as_handed_out(gpu: Gpu, mode: Mode, features: SliceFeatures) -> Mode:
 def _devices_of_gpu(
     machine: Machine, groups: Groups, position: int, mode: Mode, features: SliceFeatures
 ) -> list[device_attributes.Device]:
-    """Return the devices as which a GPU is published.
+    """Return the devices that are published for a GPU.
 
-    A GPU that cannot be divided as its mode says is published as a whole. A GPU in MIG mode never is: if no instances
-    are made for claims, the existing ones are published.
+    A GPU that cannot be divided as its mode says is published as a whole. A GPU in MIG mode is never published as a
+    whole: if no instances are created for claims, its existing instances are published.
+
+    ``position`` is the GPU's position in ``machine.gpus``, ``features`` what the API server keeps of slices.
     """
     gpu = machine.gpus[position]
     name = device_name(gpu.uuid)
@@ -295,9 +331,11 @@ def _with_lost_instances(
     kept: Collection[str],
     taint: Mapping[str, Any],
 ) -> list[device_attributes.Device] | None:
-    """Return a GPU of which a claim has a MIG instance that was there and is gone; None for any other.
+    """Return the devices of a GPU if a claim uses a MIG instance that is gone; else None.
 
-    It is not whole, be MIG mode off by now. Without taints the instance is no device: claims count by its name.
+    The GPU is not published as a whole, even if MIG mode is off by now. The lost instance is published as a tainted
+    device. If the API server drops taints (``features``), it is not published. ``kept`` are the names of devices that
+    claims use, ``position`` is the GPU's position in the machine.
     """
     gpu = machine.gpus[position]
     handed_out = as_handed_out(gpu, mode, features)
@@ -315,9 +353,10 @@ def _mode_of(gpu: Gpu, modes: Mapping[str, Mode]) -> Mode:
 
 
 def _without_dynamic_instances(machine: Machine, modes: Mapping[str, Mode], features: SliceFeatures) -> Machine:
-    """Return the machine without what every pod would change: the instances that are made for claims.
+    """Return the machine without MIG instances that were created for claims.
 
-    Where MIG mode comes and goes with them, it goes, too.
+    With these instances the published machine would change with every pod. On GPUs whose MIG mode also changes with the
+    pods, the mode is left out, too.
     """
     gpus = tuple(
         msgspec.structs.replace(gpu, mig=None if mig_devices.can_be_whole(gpu) or gpu.mig is None else ())
@@ -329,7 +368,10 @@ def _without_dynamic_instances(machine: Machine, modes: Mapping[str, Mode], feat
 
 
 def _packed(groups: Iterable[list[dict[str, Any]]], most: int) -> list[list[dict[str, Any]]]:
-    """Return the groups one after another in lists of at most ``most``, none of them torn apart."""
+    """Distribute groups of devices or counter sets to slices, without splitting a group.
+
+    A slice has at most ``most`` of them. A group with more is a slice of its own.
+    """
     runs: list[list[dict[str, Any]]] = []
     for some in groups:
         if not runs or len(runs[-1]) + len(some) > most:

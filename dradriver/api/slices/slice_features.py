@@ -1,8 +1,9 @@
-"""What the API server keeps of a slice.
+"""Which fields of a slice the API server keeps. The node agent asks before it publishes.
 
-A server drops a field without a word where its feature is off. For what divides a GPU that is a matter of safety: a GPU
-whose counters are dropped is handed out whole beside its own slices, and a share takes it whole (both seen on 1.34 and
-1.35). So it is asked by a dry run before anything is published, and seen again in what came back from each write.
+A server drops a field silently if its feature gate is off. For fields that divide a GPU this is dangerous. If counters
+are dropped, a GPU is allocated whole and also in MIG slices. If the sharing fields are dropped, a share gets the whole
+GPU. Both were seen on 1.34 and 1.35. So the node agent asks the server by a dry run before it publishes anything, and
+checks the answer to each write.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ FIELDS: Final = {
 """What each ability needs; 1.36 has all of them."""
 
 WITHOUT: Final = {
-    "taints": "GPUs that pods shall keep off are left out of the slices",
-    "shares": "a GPU that may be shared is published as parts of equal size, each a device, and never whole",
-    "counters": "no MIG instances are made for claims; those that exist are published",
+    "taints": "GPUs that must get no pods are not published",
+    "shares": "a shared GPU is published as shares of equal size, each a device, and never as a whole GPU",
+    "counters": "the node agent creates no MIG instances for claims, and publishes only those that exist",
 }
 """What is done where one is missing."""
 
 
 class SliceFeatures(msgspec.Struct, frozen=True, kw_only=True):
-    """Which fields of a slice the server keeps.
+    """The fields of a slice that the API server keeps. Each attribute is true if it keeps them.
 
     Attributes:
         taints: Taints of devices.
-        shares: Devices that several claims share, with what each may take.
-        counters: Counters that devices share.
+        shares: Devices that several claims share, with the amounts that each claim can have.
+        counters: Counters that several devices of a GPU consume.
     """
 
     taints: bool = True
@@ -44,11 +45,15 @@ class SliceFeatures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Return the names of the slice features that the API server lacks."""
+        """Return the names of the features that the API server does not support, such as ``taints``."""
         return tuple(name for name in FIELDS if not getattr(self, name))
 
     def without(self, paths: Collection[str]) -> SliceFeatures:
-        """Return these slice features without those that lost a field: ``paths`` are those of the dropped fields."""
+        """Return the features that remain after the API server dropped some fields from a slice.
+
+        Args:
+            paths: The paths of the dropped fields.
+        """
         gone = {
             name: False
             for name, fields in FIELDS.items()
@@ -61,9 +66,10 @@ ALL: Final = SliceFeatures()
 
 
 def probes(node: str, node_uid: str) -> list[dict[str, Any]]:
-    """Return slices for dry runs, with all fields that the API server may drop.
+    """Return slices for a dry run that shows which fields the API server drops.
 
-    Counters and devices are in different slices: from Kubernetes 1.35 on no slice may have both.
+    The slices have all fields that the server may drop. Counters and devices are in different slices: from Kubernetes
+    1.35 on no slice may have both.
     """
     # A field that the server drops is missing in its answer. The values are arbitrary, and valid together.
     taint = {"key": f"{names.PREFIX}probe", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}

@@ -1,8 +1,12 @@
-"""Every word that a pod's author can say, each declared once: its name, what reads it, what it is about.
+"""Every annotation that a pod's author can write, each declared once: its name, its reader, and its subject.
 
-From here follow which annotations are known, what a policy of the policies file may say, what contradicts a part of a
-GPU, what of a note is checked again, and which version a note has. A new word that is a field of a request is one
-``Word`` here, and what the allocator makes of the field.
+Other code takes these facts from the table:
+
+- which annotations are known, and which of them a policy of the policies file may have;
+- which annotations contradict fractions;
+- which fields of a note are checked again, and which version a note has.
+
+To add an annotation that is a field of a request, add one ``Word`` here, and use the field in the allocator.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from dradriver.topology.vendors import VENDORS
 
 
 class About(enum.Enum):
-    """What a word says something of."""
+    """What an annotation is about: a set of GPUs, a fraction, the pod, or its gang."""
 
     SET = enum.auto()  # a set of whole GPUs: contradicts a part of one
     GPU = enum.auto()  # each GPU, whole or a part of one
@@ -40,18 +44,21 @@ def _any_size(_: Any) -> bool:
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
-    """One word.
+    """The declaration of one annotation.
 
     Attributes:
-        key: Its annotation.
-        about: What it says something of.
-        read: Gives its value.
-        field: Of the ``Request`` that has its value, of a word about gangs that of the ``Gang``; empty where it goes
-            elsewhere. Values that are tuples add up: several words may be about one field.
-        holds: Whether a value in a note is one that ``read`` may have given: allocator and CEL take it as it is.
-        choices: All that it may say; of a word about the pod the first is the default. Empty where it has a form.
-        of_policies: Whether a policy of the policies file may say it.
-        since: The version of notes that first says the field, which older controllers would read past, or refuse.
+        key: The annotation's name.
+        about: Its subject.
+        read: Reads its text as a value.
+        field: The field of the ``Request`` that has its value, or of the ``Gang`` if it is about gangs; empty if the
+            value is stored elsewhere. Several annotations can have the same field if their values are tuples, which are
+            added together.
+        holds: Returns whether ``read`` can return this value. It checks values in notes, because the allocator and the
+            CEL expressions use them unchecked.
+        choices: All allowed texts. If the annotation is about the pod, the first one is the default. Empty if any text
+            is allowed that ``read`` accepts.
+        of_policies: Whether a policy of the policies file may contain this annotation.
+        since: The first version of the note's format that has the field. Older controllers would ignore or refuse it.
     """
 
     key: str
@@ -65,7 +72,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return the name of an annotation's word without prefix, as the policies file says it."""
+        """Return the annotation's name without ``gpu.topology/``, as the policies file writes it."""
         return self.key.removeprefix(names.PREFIX)
 
 
@@ -73,7 +80,7 @@ def _form(read: Callable[[str], object | None], what: str) -> Reader:
     def reader(key: str, text: str) -> Any:
         value = read(text)
         if value is None:
-            raise messages.is_no(key, text, what)
+            raise messages.is_not(key, text, what)
         return value
 
     return reader
@@ -206,7 +213,7 @@ EVERY: Final = (
     ),
     Word(
         key=names.MULTI_NODE_POLICY, about=About.GANG,
-        read=_form(values.strategy, f"strategy; write one of {', '.join(Strategy)}"), field="strategy",
+        read=_form(values.strategy, f"a strategy. Write one of: {', '.join(Strategy)}."), field="strategy",
     ),
     Word(
         key=names.MAX_NODES, about=About.GANG, read=_form(values.many, messages.MANY), field="max_nodes",
@@ -245,7 +252,7 @@ ASIDE: Final = {word.key: word.choices for word in EVERY if word.about is About.
 
 
 class Values:
-    """The values of annotations. Each text is read once, when its value is first asked for.
+    """The values of annotations. Each text is read once, when its value is first used.
 
     Args:
         texts: The texts, by annotation.
@@ -256,10 +263,13 @@ class Values:
         self._read: dict[str, Any] = {}
 
     def get(self, key: str) -> Any:
-        """Return the value of an annotation that is one of the words, None if it has no text.
+        """Return the value of an annotation that this module declares; None if the pod lacks it.
+
+        Args:
+            key: The annotation's name.
 
         Raises:
-            WordError: The text has no value.
+            WordError: The text is not a valid value.
         """
         if key not in self._read:
             self._read[key] = BY_KEY[key].read(key, self.texts[key]) if key in self.texts else None
@@ -267,10 +277,12 @@ class Values:
 
 
 def fields(values: Values) -> dict[str, Any]:
-    """Return the fields of a request that annotation words give. It reads each of them, in their order.
+    """Return the fields of a request that annotations give.
+
+    All annotations are read in their order, so that always the same error is found first.
 
     Raises:
-        WordError: A text that has no value.
+        WordError: A text is not a valid value.
     """
     given: dict[str, Any] = {}
     for key in values.texts:
@@ -283,20 +295,34 @@ def fields(values: Values) -> dict[str, Any]:
 
 
 def version(request: Request, first: int) -> int:
-    """Return the version of a note that has the words of this request, ``first`` or a later one."""
+    """Return the lowest version of the webhook's note that has all fields of this request.
+
+    The note is the resolved request on the pod.
+
+    Args:
+        request: The request.
+        first: The version that a note needs at least.
+    """
     return max((first, *(word.since for word in OF_REQUESTS if _says(request, word))))
 
 
 def version_aside(told: Mapping[str, str]) -> int:
-    """Return the version of a note with these of the words ``ASIDE``, each as it is said or by default."""
+    """Return the lowest version of the webhook's note that has fields for these annotations.
+
+    The note is the resolved request on the pod. An annotation with its default needs no later version.
+
+    Args:
+        told: Texts of annotations that do not affect the choice of GPUs (``ASIDE``), by name.
+    """
     return max((BY_KEY[key].since for key, text in told.items() if text != ASIDE[key][0]), default=0)
 
 
 def as_written(request: Request) -> dict[str, Any]:
-    """Return a request as notes and shared claims have its words: without the fields that have their defaults.
+    """Return a request as the webhook's note and shared claims store it, without default values.
 
-    People read a short note more easily. An older controller refuses a field that it does not know, and must read the
-    notes of pods that do not use the field. So a field's default must never change.
+    A short note is easier to read. Also, an older controller refuses notes with a field that it does not know, and can
+    still read all other notes. A reader uses the default for a field that is left out, so a field's default must never
+    change.
     """
     plain: dict[str, Any] = msgspec.to_builtins(request)
     defaults = _defaults(type(request))
@@ -305,7 +331,7 @@ def as_written(request: Request) -> dict[str, Any]:
 
 @functools.cache
 def _defaults(kind: type[Request]) -> dict[str, Any]:
-    """Return the defaults of the fields that have one, as JSON."""
+    """Return the default values of a request's fields, as JSON."""
     return {
         field.encode_name: msgspec.to_builtins(field.default)
         for field in msgspec.structs.fields(kind)
@@ -314,12 +340,18 @@ def _defaults(kind: type[Request]) -> dict[str, Any]:
 
 
 def _says(request: Request, word: Word) -> bool:
-    """Return whether a request has another value in a word's field than where nobody says the word."""
+    """Return whether the request's field for an annotation differs from the field's default.
+
+    If it does, the pod's author or a policy set the annotation (``word``).
+    """
     default = getattr(_UNSAID, word.field)
     return bool(getattr(request, word.field, default) != default)
 
 
 def unfit(request: Request) -> Word | None:
-    """Return the first word whose field of a request has what the word never gives; None where all is well."""
+    """Return the first annotation with an impossible value in a request from the webhook's note.
+
+    None if all values are valid. Users can change notes, so values are checked again.
+    """
     some = ((word, getattr(request, word.field, None)) for word in OF_REQUESTS)
     return next((word for word, value in some if value is not None and not word.holds(value)), None)

@@ -1,7 +1,8 @@
-"""What a container asks for, whole GPUs or a part, and how such asks become one request.
+"""What each container requests, whole GPUs or fractions, and how these requests become one request of the pod.
 
-A pod asks for one kind of thing: whole GPUs, shares or MIG slices. A word about parts says which part each container
-gets whose limit says how many GPUs; without such a word the limits say it themselves (``container_limits``).
+The webhook calls it. A pod requests one kind of device: whole GPUs, shares or MIG slices. If an annotation names a
+fraction, each container gets that fraction, as often as its limit ``nvidia.com/gpu`` says. Without such an annotation
+the limits themselves name the fraction (``container_limits``).
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ COMMON: Final = frozenset(word.field for word in annotation_words.OF_REQUESTS if
 
 
 def of_words(values: Values) -> Amount | str | None:
-    """Return the share or MIG profile that words request for a container; None where they request no part.
+    """Return the share or MIG profile that a pod's annotations request for each of its containers.
+
+    None if the annotations request no fraction.
 
     Raises:
-        WordError: A bad value, or words that contradict each other.
+        WordError: A value is bad, or annotations contradict each other.
     """
     meant = values.texts
     share, memory, cores, profile = map(values.get, (*_SHARES, names.MIG_PROFILE))
@@ -43,15 +46,15 @@ def of_words(values: Values) -> Amount | str | None:
 
 
 def request(values: Values, asked: Mapping[str, Asked], fields: dict[str, Any]) -> Request:
-    """Return the request of a pod from what its containers request: whole GPUs, shares or MIG slices.
+    """Return the request of a pod from its containers' requests: whole GPUs, shares or MIG slices.
 
     Args:
-        values: The author's annotations, by their own names.
-        asked: What each container requests, for those that request something; at least one.
-        fields: Fields of the request that the annotations give.
+        values: The values of the pod's annotations.
+        asked: The request of each container that requests something, by container name; at least one.
+        fields: Fields of the pod's request that the annotations set.
 
     Raises:
-        WordError: Different kinds of requests in one pod, or more devices than a claim can hold.
+        WordError: The pod has different kinds of requests, or more devices than a claim can have.
     """
     # 1. Annotations can say which fraction each container gets, and limits how many. ``fraction``: a share, the name of
     # a MIG profile, or None.
@@ -62,15 +65,18 @@ def request(values: Values, asked: Mapping[str, Asked], fields: dict[str, Any]) 
         else {name: _with_fraction(name, ask, fraction, annotation_texts) for name, ask in asked.items()}
     )
     if (total := sum(map(count, asks.values()))) > MOST_GPUS:
-        raise WordError(f"{total} GPUs in one pod: a claim can hold {MOST_GPUS} at most; use several pods")
+        raise WordError(f"The pod requests {total} GPUs. A claim can have at most {MOST_GPUS}. Use several pods.")
 
     # 2. One kind of request: GPUs are numbers, shares are amounts, MIG slices are tuples of profiles.
     numbers = tuple(ask for ask in asks.values() if isinstance(ask, int))
     amounts = tuple(ask for ask in asks.values() if isinstance(ask, Amount))
     profiles = tuple(ask for ask in asks.values() if isinstance(ask, tuple))
     if len(asks) not in (len(numbers), len(amounts), len(profiles)):
-        descriptions = "; ".join(f"container {name[:63]!r}: {described(ask)}" for name, ask in asks.items())
-        raise WordError(f"{descriptions}: a pod asks for whole GPUs, for shares or for MIG slices; use several pods")
+        descriptions = ", ".join(f"container {name[:63]!r}: {described(ask)}" for name, ask in asks.items())
+        raise WordError(
+            f"The containers request different kinds of devices ({descriptions}). All containers of a pod must "
+            f"request whole GPUs, or shares, or MIG slices. Use one pod for each kind."
+        )
     if numbers:
         return Whole(containers=numbers, **fields)
     # Fractions have only some of the fields: those about a GPU, not about sets of GPUs.
@@ -79,20 +85,25 @@ def request(values: Values, asked: Mapping[str, Asked], fields: dict[str, Any]) 
 
 
 def count(asked: Asked) -> int:
-    """Return how many devices of the claim a container gets for what it asks."""
+    """Return how many devices of the claim a container's request needs.
+
+    For example, 2 for two GPUs or for two MIG slices, and 1 for a share.
+    """
     if isinstance(asked, int):
         return asked
     return 1 if isinstance(asked, Amount) else len(asked)
 
 
 def request_names(asked: Mapping[str, Asked]) -> dict[str, tuple[str, ...]]:
-    """Return the names of the claim's requests of each container: its own, or several numbered ones.
+    """Return the names of each container's requests in the claim.
 
-    The webhook writes them into the containers before anything is chosen, and the controller into the claim: both have
-    them from here. All are DNS labels, as containers' names are, and no two are equal.
+    A container with one request has its own name for it. A container with several MIG slices has numbered names, such
+    as ``main-1`` and ``main-2``. The webhook writes the names into the containers before GPUs are chosen, and the
+    controller into the claim. Both use this function. All names are DNS labels, as containers' names are, and all are
+    different.
 
     Args:
-        asked: What each container asks for, by name in pod order.
+        asked: What each container requests, by name in pod order.
     """
     requests: dict[str, tuple[str, ...]] = {}
     taken = set(asked)
@@ -113,9 +124,9 @@ def request_names(asked: Mapping[str, Asked]) -> dict[str, tuple[str, ...]]:
 
 
 def described(asked: Asked) -> str:
-    """Return a container's request in words.
+    """Return a container's request as text for messages, such as ``2 GPUs``.
 
-    Such as ``2 GPUs``, ``25 % of a GPU's compute and 10240 MiB``, ``MIG 1g.10gb, 1g.10gb``.
+    Other examples: ``25 % of a GPU's compute and 10240 MiB``, ``MIG 1g.10gb, 1g.10gb``.
     """
     if isinstance(asked, int):
         return f"{asked} GPU{'s' if asked > 1 else ''}"
@@ -128,7 +139,17 @@ def described(asked: Asked) -> str:
 
 
 def _with_fraction(name: str, asked: Asked, fraction: Amount | str, annotation_texts: Mapping[str, str]) -> Asked:
-    """Return what a container gets that asks for GPUs where words say which part of one."""
+    """Return a container's request, with each requested GPU replaced by the fraction in the annotations.
+
+    Args:
+        name: The container's name.
+        asked: What the container's limits request.
+        fraction: The share, or the name of the MIG profile, that the annotations name.
+        annotation_texts: The texts of the annotations, for the message.
+
+    Raises:
+        WordError: The annotations contradict the container's limits.
+    """
     if isinstance(asked, int):
         if isinstance(fraction, str):
             return (fraction,) * asked
@@ -137,7 +158,10 @@ def _with_fraction(name: str, asked: Asked, fraction: Amount | str, annotation_t
     elif asked == (fraction if isinstance(fraction, Amount) else (fraction,) * count(asked)):
         return asked
     key = next(key for key in annotation_words.OF_PARTS if key in annotation_texts)
-    advice = "; write 1 GPU for each container that has a share" if isinstance(asked, int) else "; write one of the two"
+    advice = (
+        "Write 1 GPU for each container that has a share." if isinstance(asked, int) else "Write only one of the two."
+    )
     raise WordError(
-        f"{key}: {shown(annotation_texts[key])} contradicts container {name[:63]!r}, {described(asked)}{advice}"
+        f"{key}: {shown(annotation_texts[key])} contradicts container {name[:63]!r}, which requests "
+        f"{described(asked)}. {advice}"
     )

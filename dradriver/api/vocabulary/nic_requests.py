@@ -1,7 +1,8 @@
-"""Requests for NICs of other drivers: which drivers these are, what a claim asks them for, how a NIC is pinned.
+"""Requests for NICs of other drivers: the known drivers, what a claim requests, and how a NIC is pinned.
 
-A NIC is pinned by its PCI address, in the request of the claim's author, who also configures it: the driver that hands
-it out has it as an attribute, and so has the machine's description.
+The controller pins a NIC by a selector for its PCI address, which it adds to the request of the claim's author. The
+NIC's driver publishes this address as an attribute, and the machine's description has it, too. Configuration of the NIC
+is left to the claim's author.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ Tolerated = tuple[str, str, str, str]
 
 
 class NicDriver(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver that hands out NICs.
+    """A DRA driver that allocates NICs.
 
     Attributes:
-        word: What the policies file calls it.
+        word: Its short name in the policies file.
         name: Its name, in slices and in allocations.
-        domain: The domain of the attribute that is a NIC's PCI address.
-        address: That attribute, without its domain.
-        parent: The attribute with the address of the physical function that a virtual one belongs to; empty for none.
-        numa: The attribute with its NUMA node.
+        domain: The domain of the attribute with a NIC's PCI address.
+        address: The name of that attribute, without its domain.
+        parent: For virtual functions, the attribute with the PCI address of their physical function. Empty if the
+            driver publishes no such attribute.
+        numa: The attribute with the NUMA node.
     """
 
     word: str
@@ -72,10 +74,10 @@ class NicRequest(msgspec.Struct, frozen=True):
     Attributes:
         name: Its name.
         device_class: The DeviceClass.
-        driver: The name of the driver that the class is of.
-        count: How many NICs.
-        selectors: What its author says that each must be, as CEL expressions.
-        tolerations: The taints that each may have.
+        driver: The name of the driver of the DeviceClass.
+        count: The number of NICs.
+        selectors: The author's selectors for each NIC, as CEL expressions.
+        tolerations: The author's tolerations of taints. A NIC with any other taint cannot be allocated.
     """
 
     name: str
@@ -87,10 +89,12 @@ class NicRequest(msgspec.Struct, frozen=True):
 
 
 class Alike(msgspec.Struct, frozen=True):
-    """An attribute that the devices of some requests, at least one of them for NICs, must have in common.
+    """A constraint: the devices of some requests must have the same value of an attribute.
+
+    At least one of the requests is for NICs.
 
     Attributes:
-        attribute: Its full name.
+        attribute: The attribute's full name.
         requests: The requests' names.
     """
 
@@ -102,10 +106,10 @@ class NicAsk(msgspec.Struct, frozen=True, kw_only=True):
     """The NICs that a claim requests in addition to GPUs.
 
     Attributes:
-        requests: Those whose NICs are chosen here.
-        alike: What they must have in common, with each other or with GPUs.
-        near: ``required`` or ``preferred`` where the pod says so of their being near its GPUs; else empty.
-        left: Requests that the scheduler alone fills, each with why.
+        requests: The requests whose NICs the controller chooses.
+        alike: The constraints that tie their NICs to each other or to GPUs.
+        near: ``required`` or ``preferred`` if the pod wants NICs near its GPUs; else empty.
+        left: The requests whose NICs the scheduler chooses, each with the reason.
     """
 
     requests: tuple[NicRequest, ...]
@@ -115,15 +119,16 @@ class NicAsk(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """Return how many NICs a request of a claim is for."""
+        """Return how many NICs the controller chooses for the claim."""
         return sum(request.count for request in self.requests)
 
 
 def selector(driver: NicDriver, addresses: Sequence[str]) -> str:
-    """Return a CEL expression that requests exactly the NICs of a node with these addresses.
+    """Return the CEL expression that selects exactly the NICs of a node with these PCI addresses.
 
-    A device without the attribute answers false instead of ending the scheduler's attempt. JSON strings are valid CEL
-    strings, so no text can break out of its quotes.
+    ``driver`` publishes the address as an attribute. For a device without the attribute the expression is false. An
+    error instead would end the scheduler's attempt. JSON strings are valid CEL strings, so no text can break out of its
+    quotes.
     """
     listed = json.dumps(sorted(addresses), ensure_ascii=True)
     return f'device.attributes["{driver.domain}"].?{driver.address}.orValue("") in {listed}'
@@ -136,7 +141,7 @@ _SELECTORS: Final = {
 
 
 def addresses(expression: str) -> tuple[str, ...] | None:
-    """Return the NIC addresses that ``selector`` was given; None if it did not write this expression."""
+    """Return the PCI addresses in an expression that ``selector`` built; None for any other expression."""
     for pattern, driver in _SELECTORS.items():
         match = pattern.fullmatch(expression)
         if match is None:
@@ -152,7 +157,7 @@ def addresses(expression: str) -> tuple[str, ...] | None:
 def given(claim: ResourceClaim) -> tuple[Given, ...]:
     """Return the NICs that the scheduler allocated to a claim.
 
-    Monitoring takes nothing away.
+    NICs with admin access, for monitoring, are left out, because another claim can have them at the same time.
     """
     if claim.status.allocation is None:
         return ()

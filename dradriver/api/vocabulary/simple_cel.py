@@ -1,7 +1,8 @@
-"""Selectors that can be read here: what a device's own attributes must be, said one by one and joined by ``&&``.
+"""Reads simple CEL selectors: conditions on single attributes of a device, joined by ``&&``.
 
-The scheduler reads all of CEL. What is chosen for it must hold of an author's selectors, too, so of NICs those are
-chosen that meet what can be read, and where a selector cannot be read nothing is.
+The scheduler can evaluate all of CEL. When the controller chooses NICs, the NICs must also match the author's
+selectors. So the controller must evaluate these selectors itself. If it cannot read one, it chooses no NICs for the
+request, and the scheduler does.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ Literal: TypeAlias = str | int | bool
 
 
 class Other(msgspec.Struct, frozen=True):
-    """A value that no literal equals: a version or a list.
+    """The value of an attribute that is a version or a list. It never equals a literal of CEL.
 
     Attributes:
-        kind: The field of the slice: ``version``, ``strings``; empty for one that is not known here.
-        text: The value, to compare it with that of another device.
+        kind: The field of the slice: ``version``, ``strings``; empty for an unknown field.
+        text: The value as text, which can be compared with another device's value.
     """
 
     kind: str
@@ -50,13 +51,14 @@ _STRING_METHODS: Final[Mapping[str, Callable[[str, str], bool]]] = MappingProxyT
 
 
 class Term(msgspec.Struct, frozen=True):
-    """One thing that must hold.
+    """One condition of a selector.
 
     Attributes:
         attribute: The attribute's full name; ``driver`` for the device's driver.
-        operation: A comparison, ``in``, or what texts are asked (``startsWith``).
-        value: What it is compared with.
-        otherwise: What a device has in its place that has no such attribute; None where the scheduler fails at that.
+        operation: A comparison, ``in``, or a method of strings (``startsWith``).
+        value: The value to compare with.
+        otherwise: The value that counts for a device without the attribute (``orValue``). None if there is no such
+            value, so that the evaluation fails for this device.
     """
 
     attribute: str
@@ -65,11 +67,15 @@ class Term(msgspec.Struct, frozen=True):
     otherwise: Literal | None = None
 
     def of(self, driver: str, attributes: Mapping[str, Value]) -> bool:
-        """Return whether the scheduler finds a CEL term to hold of a device; not if it fails there.
+        """Return whether a device meets the condition; false if the scheduler's evaluation would fail.
 
-        Values of different types are not equal, and that is no failure. Every other operation fails on them, as any
-        does on an attribute that is missing (cel-go, ``common/types``; what a value is to CEL:
+        Values of different types are unequal, which is not a failure. Every other operation on different types fails,
+        and every operation fails on a missing attribute (cel-go, ``common/types``; the CEL values of attributes:
         k8s.io/dynamic-resource-allocation, ``cel/compile.go``).
+
+        Args:
+            driver: The name of the device's driver.
+            attributes: The device's attributes, by full name.
         """
         have = driver if self.attribute == "driver" else attributes.get(self.attribute, self.otherwise)
         if have is None or (isinstance(have, Other) and not have.kind):
@@ -88,16 +94,19 @@ def _is_alike(value: Value, literal: Literal) -> bool:
 
 
 class _NotReadableError(Exception):
-    """It says more than can be read here."""
+    """The expression has syntax that this reader does not support."""
 
 
 @functools.lru_cache(maxsize=1024)
 def read(expression: str) -> tuple[Term, ...] | None:
-    """Return the terms of a CEL expression; None if it says more than can be read here.
+    """Return the terms of a CEL expression; None if it has unsupported syntax.
 
-    Read are ``&&`` of: an attribute of the device, as ``device.attributes["dra.net"].rdma``, with its name after a dot,
-    in brackets, or as ``.?rdma.orValue(false)``, alone or behind ``!`` where it is a bool, compared with a text, number
-    or bool, ``in`` a list of these, or asked ``startsWith``, ``endsWith`` or ``contains``; and ``device.driver ==``.
+    Supported are terms joined by ``&&``. A term is ``device.driver ==``, or a condition on an attribute of the device.
+
+    - The attribute is written as ``device.attributes["dra.net"].rdma``, with its name after a dot or in brackets, or as
+      ``.?rdma.orValue(false)``.
+    - The condition is a comparison with a text, number or bool, ``in`` with a list of these, or ``startsWith``,
+      ``endsWith`` or ``contains``. An attribute that is a bool is a condition itself, also after ``!``.
     """
     try:
         if len(expression) > LONGEST:
@@ -110,14 +119,28 @@ def read(expression: str) -> tuple[Term, ...] | None:
 
 
 def hold(terms: Sequence[Term], driver: str, attributes: Mapping[str, Value]) -> bool:
-    """Return whether all CEL terms hold of a device with these attributes, by their full names."""
+    """Return whether a device meets all conditions of a selector.
+
+    Args:
+        terms: The conditions, as ``read`` returns them.
+        driver: The name of the device's driver.
+        attributes: The device's attributes, by full name.
+    """
     return all(term.of(driver, attributes) for term in terms)
 
 
 def _checked_term(
     attribute: str, operation: str, value: Literal | tuple[Literal, ...], otherwise: Literal | None
 ) -> Term:
-    """Return a term that the API server takes: the driver is a text, and the values of a list have one type."""
+    """Return a condition, if the API server accepts it in a selector.
+
+    ``device.driver`` can only be compared with a text, and all values of a list must have one type.
+
+    The arguments are the fields of ``Term``.
+
+    Raises:
+        _NotReadableError: The API server does not accept it.
+    """
     values = value if isinstance(value, tuple) else (value,)
     if len(set(map(type, values))) > 1 or (attribute == "driver" and not isinstance(values[0], str)):
         raise _NotReadableError
@@ -135,7 +158,10 @@ def _tokens(expression: str) -> Iterator[tuple[str, str]]:
 
 
 class _Parser:
-    """A parser by recursive descent; it raises ``_NotReadableError`` at anything else than what ``read`` lists."""
+    """A recursive descent parser of the syntax that ``read`` lists.
+
+    The parser raises ``_NotReadableError`` for other syntax.
+    """
 
     def __init__(self, tokens: tuple[tuple[str, str], ...]) -> None:
         self._tokens, self._position, self._depth = tokens, 0, 0
@@ -164,13 +190,13 @@ class _Parser:
         return (self._comparison(*self._attribute()),)
 
     def _comparison(self, attribute: str, otherwise: Literal | None) -> Term:
-        """Parse what follows an attribute, and return the condition: ``== 1``, ``in [1, 2]``, ``.startsWith("a")``.
+        """Parse the text after an attribute and return the condition: ``== 1``, ``in [1, 2]``, ``.startsWith("a")``.
 
-        Without any of these the attribute itself is the condition: it must be true.
+        If the text begins with none of these, the attribute itself is the condition: it must be true.
 
         Args:
             attribute: The attribute's full name.
-            otherwise: The value that a device without the attribute has; None if the expression gives none.
+            otherwise: The value that counts for a device without the attribute; None if the expression has none.
         """
         kind, text = self._peek()
         if kind == "sign" and text in _COMPARISONS:
@@ -199,12 +225,14 @@ class _Parser:
         return _checked_term(attribute, "==", True, otherwise)
 
     def _attribute(self) -> tuple[str, Literal | None]:
-        """Parse ``device.driver`` or ``device.attributes["domain"].name`` in its three forms.
+        """Parse ``device.driver``, or an attribute in one of its three forms.
 
-        The forms are ``["domain"]["name"]``, ``["domain"].name`` and ``["domain"].?name.orValue(x)``.
+        After ``device.attributes``, the forms are ``["domain"]["name"]``, ``["domain"].name`` and
+        ``["domain"].?name.orValue(x)``.
 
         Returns:
-            The attribute's full name, and the value that a device without it has; None if the expression gives none.
+            The attribute's full name, and the value that counts for a device without the attribute: the ``x`` of
+            ``orValue``, or None for the other forms.
         """
         self._expect("word", "device")
         self._expect("sign", ".")
@@ -261,13 +289,13 @@ class _Parser:
         return self._tokens[self._position] if self._position < len(self._tokens) else ("", "")
 
     def _accept(self, kind: str, text: str) -> bool:
-        """Consume the next token if it is this one; return whether it was."""
+        """Return whether the next token has this kind and text. If it has, consume it."""
         if self._peek() == (kind, text):
             self._position += 1
             return True
         return False
 
     def _expect(self, kind: str, text: str) -> None:
-        """Consume the next token, which must be this one."""
+        """Consume the next token, which must have this kind and text; raise otherwise."""
         if not self._accept(kind, text):
             raise _NotReadableError

@@ -1,4 +1,4 @@
-"""Values of annotations as the allocator takes them. A reader takes any text, and returns None for one that is none."""
+"""Functions that read the text of an annotation as a value. They accept any text; None means that it is not valid."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _MIB: Final = 1 << 20
 
 
 class Near(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Which level of the network is to hold all pods of a gang.
+    """The level of the network that must hold all pods of a gang.
 
     Attributes:
         level: Its name.
-        preferred: Whether a wider one will do where none of these has room.
+        preferred: Whether a wider level can be used if no part of the network at this level has room.
     """
 
     level: str
@@ -61,31 +61,40 @@ class Near(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
 
 def strategy(text: str) -> Strategy | None:
-    """Return the value of the annotation ``strategy``: which of equally good sets is taken."""
+    """Return the strategy that an annotation's text names; None if there is no such strategy.
+
+    A strategy chooses among equally good sets of GPUs.
+    """
     return STRATEGIES.get(text.strip())
 
 
 def flag(text: str) -> bool | None:
-    """Return the annotation value ``true`` or ``false``."""
+    """Return True for ``true`` and False for ``false``; None for any other text."""
     return FLAGS.get(text)
 
 
 def nccl(text: str) -> str | None:
-    """Return the annotation value about NCCL: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``."""
+    """Return the text of the annotation ``nccl`` if it is an allowed value; else None.
+
+    Allowed are ``auto``, ``file``, ``env``, ``near-nics`` and ``off``.
+    """
     return text if text in NCCL else None
 
 
 def rate_gbps(text: str) -> float | None:
-    """Return the value of an annotation that is a bandwidth in GB/s above zero: ``100`` or ``100GB/s``.
+    """Return the bandwidth in an annotation's text, GB/s above 0; None if not valid.
 
-    Bits and other powers would be misread.
+    Examples are ``100`` and ``100GB/s``. Other units, such as bits, are refused, because people would misread them.
     """
     match = _RATE.fullmatch(text.strip())
     return float(match[1]) or None if match is not None else None
 
 
 def memory_mib(text: str) -> int | None:
-    """Return the value of an annotation that is an amount of a GPU's memory, from ``1Mi`` on, in MiB, rounded up."""
+    """Return the amount of GPU memory in an annotation's text, MiB, rounded up; else None.
+
+    None if the text is no quantity, is below ``1Mi``, or is more memory than any GPU has.
+    """
     try:
         size = whole(text.strip())
     except WordError:
@@ -94,42 +103,51 @@ def memory_mib(text: str) -> int | None:
 
 
 def product(text: str) -> str | None:
-    """Return the value of an annotation that is a product's full name, or a glob of such names."""
+    """Return an annotation's text if it can name a product; else None.
+
+    A product's full name is valid, and so is a glob of such names.
+    """
     return text if _PRODUCT.fullmatch(text) else None
 
 
 def architecture(text: str) -> str | None:
-    """Return the value of an annotation that is the name of a GPU architecture: ``hopper``."""
+    """Return the GPU architecture in an annotation's text: ``hopper``; None if not valid."""
     return text.strip() if _ARCHITECTURE.fullmatch(text.strip()) else None
 
 
 def version(text: str) -> str | None:
-    """Return the value of an annotation that is a version of a driver or of CUDA: ``580``, ``580.95.05``, ``12.4``."""
+    """Return a version of a driver or of CUDA in a text; None if not valid.
+
+    For example ``580``, ``580.95.05``, ``12.4``.
+    """
     return text.strip() if numbers(text.strip()) is not None else None
 
 
 def share(text: str) -> int | None:
-    """Return the value of an annotation that is a share of a GPU, in percent: ``0.5`` is 50."""
+    """Return a share of a GPU in percent: 50 for ``0.5``; None if not valid."""
     match = _SHARE.fullmatch(text.strip())
     return int(match[1].ljust(2, "0")) or None if match is not None else None
 
 
 def percent(text: str) -> int | None:
-    """Return the value of an annotation that is a whole percentage from 1 to 100."""
+    """Return the percentage in an annotation's text, from 1 to 100; None if not valid."""
     count = natural(text.strip())
     return count if count is not None and 1 <= count <= 100 else None
 
 
 def mig_profile(text: str) -> str | None:
-    """Return the value of an annotation that is the name of a MIG profile: ``1g.10gb``.
+    """Return the MIG profile in an annotation's text: ``1g.10gb``; None if not valid.
 
-    Profiles are those of GPU instances, with slices and memory both.
+    Profiles of compute instances, such as ``1c.3g.40gb``, are not accepted.
     """
     return text.strip() if is_mig_profile(text.strip()) else None
 
 
 def duration_s(text: str) -> int | None:
-    """Return the value of an annotation that is a duration of at least a second, in seconds: ``30m`` is 1800."""
+    """Return the duration in an annotation's text, in seconds; None if not valid.
+
+    For example, 1800 for ``30m``. The shortest duration is one second.
+    """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         return None
@@ -138,34 +156,35 @@ def duration_s(text: str) -> int | None:
 
 
 def label(text: str) -> str | None:
-    """Return the value of an annotation that is a DNS label (RFC 1123)."""
+    """Return an annotation's text if it is a DNS label (RFC 1123); else None."""
     return text if _LABEL.fullmatch(text) else None
 
 
 def set_name(text: str) -> str | None:
-    """Return the value of an annotation that is the name of a claim that several pods share.
+    """Return the name of a shared claim in an annotation's text; None if not valid.
 
-    It is a DNS label, and none of those that the driver makes up.
+    Several pods share this claim. The name must be a DNS label that does not begin with ``names.CLAIM_PREFIX``: the
+    driver generates such names itself.
     """
     return text if label(text) and not text.startswith(names.CLAIM_PREFIX) else None
 
 
 def gpu_count(text: str) -> int | None:
-    """Return the value of an annotation that is a number of GPUs from 1 to 32."""
+    """Return a text's number of GPUs, from 1 to 32; None if not valid."""
     count = natural(text)
     return count if count is not None and 1 <= count <= MOST_GPUS else None
 
 
 def many(text: str) -> int | None:
-    """Return the value of an annotation that is a number of pods or nodes from 1 to 9999."""
+    """Return a text's number of pods or nodes, 1 to 9999; None if not valid."""
     count = natural(text)
     return count if count is not None and 1 <= count <= MOST_PODS else None
 
 
 def pods(text: str) -> int | tuple[int, int] | None:
-    """Return the value of an annotation that says how many pods a gang has: ``8``; ``4-8`` is (4, 8).
+    """Return a gang's number of pods, (4, 8) for ``4-8``; None if not valid.
 
-    Such a gang starts with what there is from 4 pods on.
+    A gang with ``4-8`` starts with the existing pods if there are at least 4.
     """
     match = _PODS.fullmatch(text.strip())
     if match is None:
@@ -175,26 +194,26 @@ def pods(text: str) -> int | tuple[int, int] | None:
 
 
 def are_pods(value: int | tuple[int, int]) -> bool:
-    """Return whether a value is one that ``pods`` gives."""
+    """Return whether a value is one that ``pods`` can return."""
     least, most = (value, value) if isinstance(value, int) else value
     return 1 <= least <= most <= MOST_PODS and (isinstance(value, int) or least < most)
 
 
 def near(text: str) -> Near | None:
-    """Return the value of an annotation that is a level of the network: ``leaf``, ``preferred leaf``.
+    """Return the level of the network in an annotation's text; None if not valid.
 
-    It is required by default.
+    The level, such as ``leaf``, is required unless the text says ``preferred leaf``.
     """
     match = _NEAR.fullmatch(text.strip())
     return None if match is None else Near(level=match[2], preferred=match[1] == "preferred")
 
 
 def few(text: str) -> int | None:
-    """Return the value of an annotation that is a whole number from 0 to 99."""
+    """Return a text's whole number from 0 to 99; None if not valid."""
     count = natural(text)
     return count if count is not None and count <= 99 else None
 
 
 def natural(text: str) -> int | None:
-    """Return the value of an annotation that is a whole number from 0 to 9999."""
+    """Return a text's whole number from 0 to 9999; None if not valid."""
     return int(text) if _WHOLE.fullmatch(text) else None

@@ -1,4 +1,4 @@
-"""What cannot be had of a vendor's GPUs: words that say so of another's than NVIDIA's are refused, with the reason."""
+"""Which properties a vendor's GPUs do not support: annotations that request them are refused, with the reason."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dradriver.api.base.errors import WordError
 from dradriver.topology.ascend import ascend_products
 from dradriver.topology.vendors import ASCEND, NVIDIA, VENDORS, Vendor
 
-_LESS: Final = "shares and MIG slices are of NVIDIA's GPUs alone"
+_LESS: Final = "only NVIDIA's GPUs have shares and MIG slices"
 
 
 def check(fields: Mapping[str, Any], *, parts: bool) -> None:
-    """Raise an error if a pod's words request something that the vendor's GPUs do not have.
+    """Raise an error if a pod's annotations request a property that the vendor's GPUs do not have.
 
     Args:
         fields: The fields of a request.
@@ -28,27 +28,28 @@ def check(fields: Mapping[str, Any], *, parts: bool) -> None:
     if vendor is NVIDIA:
         return
     if parts and not vendor.parts:
-        raise WordError(f"{names.VENDOR}: {vendor.word}: {_LESS}; write a limit {vendor.resources[0]}, for whole ones")
+        raise WordError(
+            f"{names.VENDOR}: {vendor.word}: {_LESS}. Write the limit {vendor.resources[0]} to request whole GPUs."
+        )
     if fields.get("min_busbw_gbps"):
         raise WordError(f"{names.MIN_BUSBW}: {unpredicted(vendor)}")
     if fields.get("min_bandwidth_gbps") and not vendor.rated:
         raise WordError(
-            f"{names.MIN_BANDWIDTH}: what a link of {vendor.link} carries is not published, so no figure can be kept: "
-            f"write {names.REQUIRED}: linked"
+            f"{names.MIN_BANDWIDTH}: the bandwidth of {vendor.link} links is not published, so the driver cannot "
+            f"guarantee a figure. Write {names.REQUIRED}: linked."
         )
     if fields.get("min_cuda"):
-        raise WordError(f"{names.MIN_CUDA}: there is no CUDA on GPUs of {vendor.word}: write {names.MIN_DRIVER}")
+        raise WordError(f"{names.MIN_CUDA}: GPUs of {vendor.word} have no CUDA. Write {names.MIN_DRIVER}.")
     if fields.get("max_cross_nvswitch_gpus") is not None:
         raise WordError(
-            f"{names.MAX_CROSS_NVSWITCH}: there is no NVSwitch between GPUs of {vendor.word}: write {names.REQUIRED}: "
-            f"linked"
+            f"{names.MAX_CROSS_NVSWITCH}: GPUs of {vendor.word} have no NVSwitch. Write {names.REQUIRED}: linked."
         )
 
 
 def count_warning(request: Request) -> str:
-    """Return a warning for a count of GPUs that the vendor's machines of the product never give; empty if they may.
+    """Return a warning if the vendor's usual machines cannot give a pod so many GPUs.
 
-    It is a warning and no refusal: the rule is that of a product's usual machine.
+    Empty if they can. Such a number is not an error, because some machines of the vendor may follow another rule.
     """
     if not isinstance(request, Whole) or request.vendor != ASCEND.word:
         return ""
@@ -57,12 +58,16 @@ def count_warning(request: Request) -> str:
         return ""
     *some, last = map(str, counts)
     return (
-        f"{request.gpus} of product {request.product!r}: such a machine gives a pod {', '.join(some)} or {last}, and "
-        f"this one waits until there is a machine that gives others: write one of these"
+        f"The pod requests {request.gpus} GPUs of product {request.product!r}. The usual machine with this product "
+        f"gives a pod {', '.join(some)} or {last} GPUs. Write one of these numbers, or the pod waits for another kind "
+        f"of machine."
     )
 
 
 def unpredicted(vendor: Vendor) -> str:
-    """Return why no bus bandwidth can be asked for of the vendor's GPUs, and what to write instead."""
-    cure = f"write {names.MIN_BANDWIDTH}" if vendor.rated else f"write {names.REQUIRED}: linked"
-    return f"the bandwidth that {vendor.library} reaches over {vendor.link} cannot be predicted: {cure}"
+    """Return why no bus bandwidth can be requested of this vendor's GPUs, and what to write instead.
+
+    The driver has no model that predicts it for them.
+    """
+    cure = f"Write {names.MIN_BANDWIDTH}." if vendor.rated else f"Write {names.REQUIRED}: linked."
+    return f"the driver cannot predict the bandwidth that {vendor.library} reaches over {vendor.link}. {cure}"

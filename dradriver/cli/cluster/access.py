@@ -1,8 +1,13 @@
-"""Access to the user's cluster: kubeconfig files as kubectl finds them, exec plugins, or the pod that we run in.
+"""Access to the user's cluster, for every command about a cluster.
 
-Exec plugins are run by the official ``kubernetes`` package, which is imported only for a user who has one. Its own
-reader of kubeconfig files is not used: of several files it takes the last one's current-context where kubectl takes the
-first one's, it goes on without credentials when a plugin fails, and it writes keys to temporary files.
+The access comes from kubeconfig files (found as kubectl finds them), from exec plugins, or from the service account of
+the pod in which the command runs.
+
+Exec plugins are run by the official ``kubernetes`` package, which is imported only if the kubeconfig has one. That
+package can read kubeconfig files, too, but differs from kubectl in ways that matter here:
+* It uses the current-context of the last of several files. kubectl uses that of the first file.
+* It continues without credentials if a plugin fails.
+* It writes keys to temporary files.
 """
 
 from __future__ import annotations
@@ -22,13 +27,13 @@ _MAX_SHOWN_CHARACTERS: Final = 500  # characters that a message repeats of a kub
 
 
 def server(kubeconfig: Path | None, context: str | None) -> ServerConfig:
-    """Return how to access a cluster: the API server of a kubeconfig's context, of the current one if none is named.
+    """Return the API server and credentials of a kubeconfig context.
 
-    Without ``kubeconfig`` the files of the variable ``KUBECONFIG`` count, else ``~/.kube/config``, else the pod's own
-    service account.
+    Without ``context`` the current context counts. Without ``kubeconfig`` the files of the variable ``KUBECONFIG``
+    count, else ``~/.kube/config``, else the service account of the command's own pod.
 
     Raises:
-        ConfigError: There is none of these, or one cannot be used; see ``config.from_kubeconfig``.
+        ConfigError: None of these sources exists, or one cannot be used; see ``config.from_kubeconfig``.
     """
     paths = [kubeconfig] if kubeconfig is not None else _usual_paths()
     if paths:
@@ -37,7 +42,7 @@ def server(kubeconfig: Path | None, context: str | None) -> ServerConfig:
         return config.in_cluster()
     named = os.environ.get("KUBECONFIG")
     missing = f"KUBECONFIG names {named}, which is not there" if named else "there is no ~/.kube/config"
-    raise ConfigError(f"no kubeconfig: {missing}; give --kubeconfig FILE or set KUBECONFIG")
+    raise ConfigError(f"there is no kubeconfig: {missing}. Write --kubeconfig FILE or set KUBECONFIG.")
 
 
 def _usual_paths() -> list[Path]:
@@ -46,7 +51,7 @@ def _usual_paths() -> list[Path]:
 
 
 def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path) -> Credentials:
-    """Return the credentials for access to a cluster that a user's exec plugin gives.
+    """Run a user's exec plugin and return the credentials that it gives.
 
     The plugin may ask questions on a terminal.
 
@@ -56,7 +61,7 @@ def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path
         folder: The kubeconfig's folder, where the plugin runs.
 
     Raises:
-        ConfigError: The plugin cannot be run, failed, or answered nothing to log in with.
+        ConfigError: The plugin cannot be run, it failed, or its answer has no credentials.
     """
     # A kubeconfig can hold anything: ``command`` is for messages only. ``shown`` and ``plain`` return text that is safe
     # to print.
@@ -80,7 +85,7 @@ def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path
     except (ConfigException, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         # An OSError means that the plugin could not be started, so ``spec`` was read as a dict.
         hint = spec.get("installHint") if isinstance(error, OSError) else None
-        hint = f"; {hint[:_MAX_SHOWN_CHARACTERS]}" if isinstance(hint, str) and hint else ""
+        hint = f". {hint[:_MAX_SHOWN_CHARACTERS]}" if isinstance(hint, str) and hint else ""
         raise ConfigError(
             plain(f"exec plugin {command} gave no credentials: {str(error)[:_MAX_SHOWN_CHARACTERS]}{hint}")
         ) from error

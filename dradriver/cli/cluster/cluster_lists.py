@@ -1,4 +1,4 @@
-"""Lists of a cluster's objects, and what could not be read of them, in words. ``listed_cluster`` calls this module."""
+"""Lists of a cluster's objects, with messages about unreadable ones. ``listed_cluster`` calls this module."""
 
 from __future__ import annotations
 
@@ -23,21 +23,27 @@ _NEEDED: Final = (RESOURCE_SLICES, RESOURCE_CLAIMS, NODES)
 
 
 class Lists:
-    """The lists of one reading of a cluster. A list that may not be read is empty.
+    """The lists of one reading of a cluster. A list that the user may not read is empty.
 
     Attributes:
-        unread: What could not be read, in words.
-        sees_agents: Whether slices, claims and nodes could be read. Else nobody can tell whether an agent is missing.
+        unread: Messages about lists that could not be read.
+        sees_agents: Whether slices, claims and nodes could be read. If not, a missing agent cannot be recognized.
     """
 
     def __init__(self, client: Client, server: ServerConfig) -> None:
-        """Read nothing yet; ``server`` is for messages."""
+        """Prepare the lists without reading any; ``server`` is for messages."""
         self.unread: list[str] = []
         self.sees_agents = True
         self._client, self._server = client, server
 
     async def of(self, resource: Resource, kind: codec.Reading[Any], **selectors: str) -> list[Any]:
-        """Return all objects of a kind."""
+        """Return all objects of a kind; empty, with a message in ``unread``, if the user may not read them.
+
+        Args:
+            resource: The kind of objects.
+            kind: The type to read each object as, or a function that reads it.
+            selectors: Field and label selectors, as ``cluster_reading.listed`` takes them.
+        """
         try:
             return await cluster_reading.listed(self._client, self._server, resource, kind, **selectors)
         except ClusterError as error:
@@ -48,14 +54,18 @@ class Lists:
             return []
 
     async def slices(self, ledger: Ledger) -> list[SliceRecord]:
-        """Return the slices of one driver."""
+        """Return the ResourceSlices of one driver, which ``ledger`` names."""
         with bound(ledger):
             return await self.of(
                 RESOURCE_SLICES, slice_records.read_slice, field_selector=cluster_reading.of_driver(ledger)
             )
 
     async def optional(self, versions: Collection[Resource], kind: codec.Reading[Any]) -> list[Any]:
-        """Return all objects of a kind, none where the server has it in none of these versions."""
+        """Return all objects of a kind, or an empty list if the server lacks it.
+
+        ``versions`` are the kind's API versions, of which the first one that the server has is read. If the user may
+        not read the objects, the list is empty, too, and ``unread`` gets a message.
+        """
         for version in versions:
             try:
                 if not await self._client.serves(version):
@@ -69,9 +79,10 @@ class Lists:
     async def of_other_driver(self, ours: Collection[SliceRecord]) -> tuple[Ledger, list[SliceRecord]]:
         """Return the driver that allocates the GPUs, and its slices if it is not this driver.
 
-        If agents of this driver publish machines alone, another driver allocates the GPUs. The controller knows which
-        one from its option. An agent also publishes no device if all its GPUs are unhealthy: then no other driver has
-        slices of that node.
+        Another driver allocates the GPUs if agents of this driver publish machines without devices. Which driver it is
+        follows from the nodes on which other drivers publish devices. (The controller has an option for it.) An agent
+        also publishes no device if all GPUs of its node are unhealthy. But then no other driver has slices of that
+        node.
 
         Args:
             ours: The slices of this driver.
@@ -88,7 +99,7 @@ class Lists:
 
     @contextlib.contextmanager
     def warnings(self) -> Iterator[None]:
-        """Add to ``unread`` what the cluster cache logs of machines that it cannot use."""
+        """Add the cluster cache's warnings about unusable machines to ``unread`` while the body of ``with`` runs."""
         unread = self.unread
 
         class Collecting(logging.Handler):

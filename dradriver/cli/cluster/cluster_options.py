@@ -15,9 +15,11 @@ FORMATS = ("table", "json", "yaml")
 
 
 def server_options(command: F) -> F:
-    """Give a command about a cluster the options ``kubeconfig`` and ``context`` of ``access.server``."""
-    command = click.option("--context", metavar="NAME", help="The kubeconfig's context; else its current one.")(command)
-    kubeconfig = "The kubeconfig; else KUBECONFIG, ~/.kube/config."
+    """Add the options ``kubeconfig`` and ``context``, which ``access.server`` takes, to a command."""
+    command = click.option(
+        "--context", metavar="NAME", help="The context of the kubeconfig. Default: its current context."
+    )(command)
+    kubeconfig = "The kubeconfig. Default: $KUBECONFIG, then ~/.kube/config."
     return click.option("--kubeconfig", metavar="FILE", help=kubeconfig)(command)
 
 
@@ -25,7 +27,7 @@ def namespace_options(said: str) -> Callable[[F], F]:
     """Return a decorator that gives a command the options ``namespace`` and ``all_namespaces``; see ``only_namespace``.
 
     Args:
-        said: The help of the first: what the namespace selects, and what is selected without it.
+        said: The help text of ``namespace``: what it selects, and what the command selects without it.
     """
 
     def decorate(command: F) -> F:
@@ -36,35 +38,41 @@ def namespace_options(said: str) -> Callable[[F], F]:
 
 
 def only_namespace(namespace: str | None, *, all_namespaces: bool, usual: str | None = None) -> str | None:
-    """Return the namespace that the options of a command select; None for all of them.
+    """Return the namespace that the options of a command select, or None for all namespaces.
 
     Args:
         namespace: The namespace that the user names.
         all_namespaces: Whether the user wants all namespaces.
-        usual: The namespace if the user says neither.
+        usual: The default namespace, if the user gives neither option.
 
     Raises:
-        click.UsageError: The user says both.
+        click.UsageError: The user gives both options.
     """
     if namespace is not None and all_namespaces:
-        raise click.UsageError("-n or -A; not both")
+        raise click.UsageError("-n and -A exclude each other. Write only one of them.")
     return None if all_namespaces else namespace or usual
 
 
 def policies_option(command: F) -> F:
-    """Give a command about a cluster the option ``policies_file`` of ``inputs.given_policies``."""
-    said = "The policies file to decide by; else the one that the driver in the cluster follows."
+    """Add the option ``policies_file``, which ``inputs.given_policies`` reads, to a command."""
+    said = (
+        "The policies file to use. Default: the policies of the driver in the cluster. If they cannot be read, the "
+        "command warns and uses the built-in defaults."
+    )
     return click.option("--policies", "policies_file", metavar="FILE", help=said)(command)
 
 
 def driver_namespace_option(command: F) -> F:
-    """Give a command about a cluster the option ``driver_namespace`` of ``policies_in_force.driver_namespace``."""
-    said = "Where the driver is installed; else where its webhook is, or gpu-topology."
+    """Add the option ``driver_namespace`` to a command; ``policies_in_force`` takes its value."""
+    said = "The namespace of the driver. Default: the namespace of its webhook, or gpu-topology."
     return click.option("--driver-namespace", metavar="NAME", help=said)(command)
 
 
 def allocating_driver_option(command: F) -> F:
-    """Give a command without a cluster the option ``--allocating-driver``, as the chart's value; it is bound there."""
+    """Add ``--allocating-driver`` to a command without a cluster; the chart's value has the same name.
+
+    While the command runs, the driver that the option names counts as the one that allocates GPUs.
+    """
 
     def bind_it(context: click.Context, _: click.Parameter, driver: str) -> None:
         context.with_resource(bound(LEDGERS[driver]))
@@ -74,14 +82,14 @@ def allocating_driver_option(command: F) -> F:
         type=click.Choice(tuple(LEDGERS)),
         default=OURS.driver,
         show_default=True,
-        help="The chart's value of this name: whose devices are handed out.",
+        help="The driver that allocates the GPUs, as the chart's value allocatingDriver.",
         expose_value=False,
         callback=bind_it,
     )(command)
 
 
 def output_options(command: F) -> F:
-    """Give a command the options ``output``, one of ``FORMATS``, and ``no_color``."""
+    """Add the options ``output``, one of ``FORMATS``, and ``no_color`` to a command."""
     return output_formats()(command)
 
 
@@ -89,13 +97,13 @@ def output_formats(*more: str, usual: str = "table", said: str | None = None) ->
     """Return a decorator that gives a command the options ``output`` and ``no_color``.
 
     Args:
-        more: What it writes in addition to ``FORMATS``.
-        usual: What it writes if the user does not say.
-        said: The help of ``output``.
+        more: Formats that the command can write in addition to ``FORMATS``.
+        usual: The default format.
+        said: The help text of ``output``.
     """
 
     def decorate(command: F) -> F:
-        colour = "No colours; the variable NO_COLOR does the same."
+        colour = "Print no colours. The environment variable NO_COLOR does the same."
         command = click.option("--no-color", is_flag=True, help=colour)(command)
         formats = click.Choice((*FORMATS, *more))
         return click.option("-o", "--output", type=formats, default=usual, show_default=True, help=said)(command)

@@ -1,4 +1,4 @@
-"""Reading of objects, one list at a time, from the API server of the user's cluster, and what to do if it refuses."""
+"""Reading of lists of objects from the API server of the user's cluster, with error messages for the user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BOTH: Final = (RESOURCE_SLICES, RESOURCE_CLAIMS)  # whoever asks for one of the
 
 
 class ClusterError(DriverError):
-    """The cluster cannot be shown; the message says what to look at."""
+    """The cluster cannot be shown. The message tells the user what to check."""
 
     reason = "ClusterNotShown"
 
@@ -35,10 +35,13 @@ class ClusterError(DriverError):
 
 
 async def read(client: Client, server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
-    """Read from a cluster this driver's slices, another driver's if ours describe machines alone, and all claims.
+    """Return the ResourceSlices of the drivers that matter, and all claims of the cluster.
+
+    These are the slices of this driver. If they describe only machines, without devices, another driver allocates the
+    GPUs. Then that driver's slices follow.
 
     Args:
-        client: An entered client.
+        client: The API server's client, inside its ``async with`` block.
         server: The server, for messages.
 
     Raises:
@@ -67,9 +70,10 @@ async def read(client: Client, server: ServerConfig) -> tuple[list[ResourceSlice
 
 
 def whose(alone: Collection[str], pools: Mapping[Ledger, Collection[str]]) -> Ledger:
-    """Return which other driver hands out GPUs in the cluster that is read: the one with devices of most machines.
+    """Return the other driver that allocates GPUs in the cluster: it has devices on the most machines.
 
-    Only pools of our agents with a machine and no devices count. If no driver has devices of these, it is NVIDIA's.
+    Only machines that our agent publishes without devices are counted. If no driver has devices on these nodes, the
+    result is NVIDIA's driver.
 
     Args:
         alone: The pools that have a machine and no devices.
@@ -79,16 +83,16 @@ def whose(alone: Collection[str], pools: Mapping[Ledger, Collection[str]]) -> Le
 
 
 def of_driver(ledger: Ledger) -> str:
-    """Return the field selector for reading a driver's slices from a cluster."""
+    """Return the field selector that lists the ResourceSlices of the driver ``ledger``."""
     return f"spec.driver={ledger.driver}"
 
 
 def read_claim(data: msgspec.Raw) -> Claim:
-    """Read a claim of a cluster as commands need it, or what can be read of it.
+    """Read the fields of a claim that commands need.
 
     Raises:
-        PartlyRead: It cannot be read whole.
-        BadJson: It is no claim.
+        PartlyRead: Only some fields of the claim can be read; the exception has them.
+        BadJson: The data is no claim.
     """
     from dradriver.api.claims.pins import Claim  # here: explain says its first words without it
 
@@ -97,11 +101,11 @@ def read_claim(data: msgspec.Raw) -> Claim:
 
 
 def nothing_published(server: ServerConfig) -> str:
-    """Return what to look at if the reading of a cluster finds no slice of this driver."""
+    """Return the hint for a user if the cluster has no slice of this driver."""
     return (
-        f"{server.url}: no ResourceSlice of driver {names.DRIVER}: either this is another cluster than you "
-        "mean (kubectl config current-context), or no node agent has published its GPUs; look at "
-        "kubectl get pods -A -l app.kubernetes.io/component=node, and at the logs of these pods"
+        f"{server.url}: the cluster has no ResourceSlice of driver {names.DRIVER}. Check that this is the right "
+        "cluster: kubectl config current-context. If it is, no node agent has published its GPUs. Read the logs "
+        "of the agents' pods: kubectl get pods -A -l app.kubernetes.io/component=node"
     )
 
 
@@ -118,7 +122,7 @@ async def listed(
     """Read all objects of a kind from a cluster's API server, as ``Client.list`` does.
 
     Args:
-        client: An entered client.
+        client: The API server's client, inside its ``async with`` block.
         server: The server, for messages.
         resource: The kind of objects.
         kind: The type to read each object as, or a function that reads it.
@@ -127,7 +131,7 @@ async def listed(
         field_selector: Selects objects by fields.
 
     Raises:
-        ClusterError: The server does not answer or refuses; the message says what to ask for.
+        ClusterError: The server does not answer or refuses. The message names the right that the user lacks.
     """
     try:
         # The second value is the list's resourceVersion, which only a watch needs.
@@ -146,18 +150,18 @@ async def listed(
 def refused(
     error: ApiError | Unreachable, server: ServerConfig, resource: Resource, *, namespace: str | None = None
 ) -> ClusterError:
-    """Return the error about a reading that a cluster's API server refused or did not answer, and what to do about it.
+    """Return the error for a list that the API server refused or did not answer, with advice.
 
     Args:
-        error: What came.
+        error: The error that the client raised.
         server: The server.
-        resource: What was asked for.
-        namespace: Of one namespace, or None for all of them.
+        resource: The kind of objects that was listed.
+        namespace: The namespace that was listed; None for all namespaces.
     """
     if isinstance(error, Unreachable):
         return ClusterError(
-            f"{server.url}: no usable answer: {error}; is the API server up, and is this the right context "
-            "(--context NAME; kubectl config get-contexts)?"
+            f"{server.url}: the API server gave no usable answer: {error}. Check that it runs, and that this is "
+            "the right context (--context NAME). List the contexts: kubectl config get-contexts"
         )
     return ClusterError(f"{server.url}: {_cure(error, resource, namespace)}")
 
@@ -166,17 +170,24 @@ def _cure(error: ApiError, resource: Resource, namespace: str | None) -> str:
     what = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
     if error.forbidden and "cannot watch" in error.message:  # as the API server's authorizer puts it
         where = "in all namespaces" if namespace is None else f"in namespace {namespace}"
-        return f"you may not watch {what} {where}; ask for the verb watch on them ({error.message})"
+        return f"you may not watch {what} {where}. Ask for the verb watch on them. The API server says: {error.message}"
     if error.forbidden and namespace is not None:
-        return f"you may not read {what} in namespace {namespace}; ask for the verbs get and list ({error.message})"
+        return (
+            f"you may not read {what} in namespace {namespace}. Ask for the verbs get and "
+            f"list. The API server says: {error.message}"
+        )
     if error.forbidden:
         wanted = what if resource not in _BOTH else ",".join(f"{kind.plural}.{kind.group}" for kind in _BOTH)
         return (
-            f"you may not list {what} in all namespaces; ask for the verb list on them: kubectl create clusterrole "
-            f"gputopo --verb=list --resource={wanted}, bound to you by a ClusterRoleBinding ({error.message})"
+            f"you may not list {what} in all namespaces. Ask for the verb list on them: kubectl create "
+            f"clusterrole gputopo --verb=list --resource={wanted}. Then ask for a ClusterRoleBinding to you. The "
+            f"API server says: {error.message}"
         )
     if error.status == 401:
         return f"your credentials are refused: log in again, or name another context with --context ({error.message})"
     if error.not_found:
-        return f"it does not serve {resource.api_version} {resource.plural}; Kubernetes 1.34 or newer does"
+        return (
+            f"the API server does not serve {resource.api_version} {resource.plural}. The "
+            "driver needs Kubernetes 1.34 or newer."
+        )
     return str(error)

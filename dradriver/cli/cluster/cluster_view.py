@@ -1,4 +1,4 @@
-"""``gputopo topo --cluster``: a table of nodes; in detail the holders, and of each node its machine and theirs."""
+"""``gputopo topo --cluster``: a table of nodes, or each node in detail with its machine and the users of its GPUs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from dradriver.allocator import MAX_GPUS
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.claims.pins import Claim
-from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.cli import machine_view
 from dradriver.cli.cluster import access, cluster_reading, policies_in_force
+from dradriver.cli.cluster.cluster_lists import Lists
 from dradriver.cli.cluster.tenant_usage import Own
+from dradriver.cluster.gpus.taint_rules import TaintRules, read_rule
 from dradriver.cluster.nodes.node_table import why_closed
 from dradriver.cluster.records.records import read_node
 from dradriver.cluster.views import gone_node_views, node_views
 from dradriver.cluster.views.gone_node_views import AGENT_GONE, GoneNode
 from dradriver.cluster.views.holder_names import Hold, Holder
-from dradriver.cluster.views.node_views import GpuView, NodeView, NotOffered
-from dradriver.counted import counted
+from dradriver.cluster.views.node_views import GpuView, LostView, NodeView, NotOffered
+from dradriver.counted import counted, first_of
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.resources import NODES
+from dradriver.kube.reflector import Change
+from dradriver.kube.resources import DEVICE_TAINT_RULES, NODES
 from dradriver.queue import reservation_access
 from dradriver.topology.natural import natural
 from dradriver.view.document import Cell, Column, Document, Entry, Key, Mark, Notes, Section, Table, Tone, report
@@ -39,8 +41,8 @@ T = TypeVar("T", NodeView, GoneNode)
 _SUMMARY = ("node", "product", "GPUs", "free", "unhealthy", "largest free linked set")
 _MOST_HOLDERS: Final = 2  # that a row of the table of nodes names
 _TONES = {
-    "free": Tone.FREE, "promised": Tone.PROMISED, "blocked": Tone.BLOCKED, "closed": Tone.BLOCKED,
-    "reserved": Tone.BLOCKED,
+    "free": Tone.FREE, "tentative": Tone.PROMISED, "unhealthy": Tone.BLOCKED, "blocked": Tone.BLOCKED,
+    "unavailable": Tone.BLOCKED, "reserved": Tone.BLOCKED, "fractions": Tone.BLOCKED,
 }  # fmt: skip
 
 
@@ -54,22 +56,22 @@ def show_cluster(
     output: str,
     no_color: bool,
 ) -> None:
-    """Print the view of a cluster: its nodes with the holders of their GPUs. Warnings go to stderr.
+    """Print the view of a cluster: its nodes with the users of their GPUs. Warnings go to stderr.
 
-    A node whose agent is gone has no slices, so its machine is not known. It is shown with the holders of its GPUs.
+    A node whose agent is gone has no slices, so its machine is not known. It is shown with the users of its GPUs.
 
     Args:
-        kubeconfig: The user's kubeconfig file; None for the usual one.
+        kubeconfig: The user's kubeconfig file; None for the default file.
         context: The context in it; None for the current one.
         nodes: Names of the nodes to show, in detail; all if empty.
-        detail: Whether to show all nodes in detail, with their matrices. Pictures always do.
-        namespace: Show only nodes with GPUs that claims of this namespace hold.
+        detail: Whether to show all nodes in detail, with their matrices. Image formats always show details.
+        namespace: Show only nodes with GPUs that claims of this namespace have; None shows all.
         output: The format.
         no_color: Whether to print without colours.
 
     Raises:
-        ConfigError: How to reach the cluster is not known.
-        ClusterError: It cannot be read, or there is nothing to show.
+        ConfigError: No usable kubeconfig or service account was found.
+        ClusterError: The cluster cannot be read, or there is nothing to show.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     # A node agent publishes the slices of its node. ``doubts``: sentences on what could not be found out.
@@ -92,10 +94,18 @@ def show_cluster(
             resource_slice.spec.pool.name for resource_slice in slices if resource_slice.spec.driver == names.DRIVER
         }
         listed = ", ".join(sorted(known, key=natural))
-        raise cluster_reading.ClusterError(f"{server.url}: nothing to show; nodes with slices of this driver: {listed}")
+        raise cluster_reading.ClusterError(
+            f"{server.url}: there is nothing to show. Nodes with slices of this driver: {listed}"
+        )
     if namespace is not None:
         shown = [
-            node for node in shown if any(holder.namespace == namespace for gpu in node.gpus for holder in gpu.holders)
+            node
+            for node in shown
+            if any(
+                holder.namespace == namespace
+                for holders in (*(view.holders for view in node.gpus), *(gpu.holders for gpu in node.lost))
+                for holder in holders
+            )
         ]
         shown_without_agent = [
             node
@@ -103,7 +113,7 @@ def show_cluster(
             if any(holder.namespace == namespace for _, holders in node.gpus for holder in holders)
         ]
         if not shown and not shown_without_agent:
-            raise cluster_reading.ClusterError(f"{server.url}: no claim of namespace {namespace} holds a GPU")
+            raise cluster_reading.ClusterError(f"{server.url}: no claim of namespace {namespace} has a GPU")
     show_as(
         output,
         document=lambda: (
@@ -119,9 +129,10 @@ def show_cluster(
 async def _read(
     server: ServerConfig,
 ) -> tuple[list[ResourceSlice], list[Claim], list[GoneNode], NotOffered, list[str]]:
-    """Return slices, claims, nodes whose agent is gone, GPUs that new pods do not get, and what is not known.
+    """Return slices, claims, nodes whose agent is gone, GPUs that new pods do not get, and warnings.
 
-    All text of the last three is safe to print.
+    GPUs that new pods do not get are tainted, reserved, or on closed nodes. A warning names objects that could not be
+    read. All text in the nodes, GPUs and warnings is safe to print.
     """
     reservations = Own()
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
@@ -133,18 +144,22 @@ async def _read(
         for held in reservations.reserved:
             for node, device in held.gpus:
                 reserved.setdefault(node, {})[device] = "/".join(reservation_access.key_of(held.who))
+        lists, taint_rules = Lists(client, server), TaintRules()
+        for rule in await lists.optional(DEVICE_TAINT_RULES, read_rule):
+            taint_rules.rule_changed(Change(("", rule.metadata.name), None, rule))
+        unread = [*reservations.unread, *lists.unread]
         try:
             nodes = await cluster_reading.listed(client, server, NODES, read_node)
         except cluster_reading.ClusterError as error:
             doubt = f"whether nodes take new pods is not known: {error}"
             if suspects:
                 named = ", ".join(node.name for node in suspects)
-                doubt = f"claims hold GPUs of {named}, which have no slices: agent gone, or node removed? {error}"
-            return pieces, claims, [], NotOffered(reserved=reserved), [*reservations.unread, plain(doubt)]
+                doubt = f"claims have GPUs of {named}, which have no slices: agent gone, or node removed? {error}"
+            return pieces, claims, [], NotOffered(reserved=reserved, taint_rules=taint_rules), [*unread, plain(doubt)]
     closed = {node.metadata.name: why for node in nodes if (why := why_closed(node))}
     there = {node.metadata.name for node in nodes}
     gone = [_plain_as(node, GoneNode) for node in suspects if node.name in there]
-    return pieces, claims, gone, NotOffered(closed=closed, reserved=reserved), reservations.unread
+    return pieces, claims, gone, NotOffered(closed=closed, reserved=reserved, taint_rules=taint_rules), unread
 
 
 def views(
@@ -154,9 +169,10 @@ def views(
     only: Iterable[str] = (),
     not_offered: NotOffered = NotOffered(),  # noqa: B008 - it is frozen
 ) -> tuple[list[NodeView], list[str]]:
-    """Return for the view of a cluster its nodes and their doubts (``node_views``), all text of them safe to print.
+    """Return the nodes of the cluster view and the warnings about them.
 
-    Pods, claims and machines are named by others, and a terminal obeys escape sequences.
+    The arguments are those of ``node_views.views``. All text in the result is safe to print: users choose the names of
+    pods, claims and machines, and a terminal obeys escape sequences.
     """
     shown, warnings = node_views.views(pieces, claims, only=only, not_offered=not_offered)
     return [_plain_as(node, NodeView) for node in shown], list(map(plain, warnings))
@@ -165,7 +181,10 @@ def views(
 def gone_views(
     pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, is_node: Callable[[str], bool]
 ) -> list[GoneNode]:
-    """Return for the view of a cluster the nodes whose agent is gone, all text of them safe to print."""
+    """Return the nodes whose agent is gone, for the cluster view.
+
+    The arguments are those of ``gone_node_views.views``. All text in the result is safe to print.
+    """
     return [_plain_as(node, GoneNode) for node in gone_node_views.views(pieces, claims, is_node=is_node)]
 
 
@@ -182,7 +201,10 @@ def _plain(value: Any) -> Any:
 
 
 def document(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> Document:
-    """Return what ``gputopo topo --cluster --detail`` shows; each holder has one colour over all nodes."""
+    """Return the output of ``gputopo topo --cluster --detail``; a user of GPUs has the same colour on all nodes.
+
+    ``gone`` are the nodes whose agent is gone.
+    """
     key = _key(nodes)
     series = {entry.name: entry.series for entry in key.entries}
     rows = (*(tuple(map(Cell, _summary(node))) for node in nodes), *map(_gone_summary, gone))
@@ -196,13 +218,18 @@ def document(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> Docume
 
 
 def table_of_nodes(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> Document:
-    """Return what ``gputopo topo --cluster`` shows of all nodes: a row for each, with the first of its holders."""
-    rows = [(*map(Cell, _summary(node)), Cell(_holders_in_row(gpu.taken_by for gpu in node.gpus))) for node in nodes]
+    """Return the output of ``gputopo topo --cluster``: a row for each node, with the first users of its GPUs.
+
+    ``gone`` are the nodes whose agent is gone.
+    """
+    rows = [(*map(Cell, _summary(node)), Cell(_holders_in_row(node.users))) for node in nodes]
     rows += [(*_gone_summary(node), Cell(_holders_in_row(holders for _, holders in node.gpus))) for node in gone]
     title = _title(nodes, gone)
+    lost = tuple(Cell(lost_line(gpu, f"{node.name} "), Tone.ERROR) for node in nodes for gpu in node.lost)
     return report(
-        Table(columns=_columns(*_SUMMARY, "held by"), rows=tuple(rows)),
-        Notes(lines=(Cell(f"{title}. --node NAME or --detail shows links, and who holds which GPU."),)),
+        Table(columns=_columns(*_SUMMARY, "used by"), rows=tuple(rows)),
+        Notes(lines=lost),
+        Notes(lines=(Cell(f"{title}. --node NAME or --detail shows the links, and which pods use which GPU."),)),
         title=title,
     )
 
@@ -212,7 +239,7 @@ def _columns(*heads: str) -> tuple[Column, ...]:
 
 
 def _title(nodes: Sequence[NodeView], gone: Sequence[GoneNode]) -> str:
-    gpus, free = sum(len(node.gpus) for node in nodes), sum(len(node.free) for node in nodes)
+    gpus, free = sum(node.count for node in nodes), sum(len(node.free) for node in nodes)
     title = f"{counted(len(nodes), 'node')}, {counted(gpus, 'GPU')}, {free} free"
     if unhealthy := sum(node.unhealthy for node in nodes):
         title += f", {unhealthy} unhealthy"
@@ -220,14 +247,16 @@ def _title(nodes: Sequence[NodeView], gone: Sequence[GoneNode]) -> str:
 
 
 def _holders_in_row(holders: Iterable[Iterable[Holder]]) -> str:
-    """Return the first holders of a node's GPUs for its row in the table of nodes, and how many more there are."""
+    """Return the first users of a node's GPUs for its table row, and how many more there are.
+
+    ``holders`` has the users of each GPU.
+    """
     named = sorted({holder.who for each in holders for holder in each}, key=natural)
-    more = f" and {len(named) - _MOST_HOLDERS} more" if len(named) > _MOST_HOLDERS else ""
-    return ", ".join(named[:_MOST_HOLDERS]) + more
+    return first_of(named, _MOST_HOLDERS)
 
 
 def gone_document(node: GoneNode) -> Document:
-    """Return the view of one node whose agent is gone: why that is so, what to do, and who holds its GPUs."""
+    """Return the view of one node whose agent is gone: the reason, the repair, and the users of its GPUs."""
     return Document(title=f"{node.name}: {AGENT_GONE}", sections=(_gone_section(node),))
 
 
@@ -241,7 +270,7 @@ def _gone_section(node: GoneNode) -> Section:
         for device, holders in node.gpus
         for n, holder in enumerate(holders)
     )
-    table = Table(title="Held by", columns=(Column("device"), Column("holder"), Column("claim")), rows=rows)
+    table = Table(title="Used by", columns=(Column("device"), Column("pods"), Column("claim")), rows=rows)
     look = f"kubectl get pods -A -l app.kubernetes.io/component=node --field-selector spec.nodeName={node.name}"
     lines = (Cell(node.why, Tone.ERROR), Cell(f"Look at its node agent: {look}"))
     return Section(title=f"Node: {node.name}", blocks=(Notes(lines=lines), table))
@@ -251,7 +280,7 @@ def _summary(node: NodeView) -> tuple[str, ...]:
     return (
         node.name,
         node.machine.product,
-        str(len(node.gpus)),
+        str(node.count),
         str(len(node.free)),
         str(node.unhealthy or ""),
         nvlink_set(node),
@@ -259,35 +288,48 @@ def _summary(node: NodeView) -> tuple[str, ...]:
 
 
 def nvlink_set(node: NodeView) -> str:
-    """Return for the view of a cluster the largest free NVLink set of a node in words, or why there is none."""
+    """Return the text for a node's largest free NVLink set: its GPUs and bandwidth.
+
+    The text is ``none`` if the node has no such set, with the cause if the node accepts no new pods. For a node with
+    more than ``MAX_GPUS`` GPUs it is ``not known ...``.
+    """
     largest = node.nvlink_set
     if largest is not None:
         gpus = " ".join(f"GPU{index}" for index in largest.gpus)
         return f"{len(largest.gpus)}: {gpus}" + (
             f" ({largest.busbw_gbps:g} GB/s all-reduce)" if largest.busbw_gbps else ""
         )
-    return "none" if len(node.gpus) <= MAX_GPUS else f"not known above {MAX_GPUS} GPUs"
+    if len(node.gpus) > MAX_GPUS:
+        return f"not known above {MAX_GPUS} GPUs"
+    closed = next((gpu.closed for gpu in node.gpus if gpu.closed), "")
+    return f"none ({closed})" if closed else "none"
 
 
 def _key(nodes: Sequence[NodeView]) -> Key:
-    """Return what every holder has; whoever only monitors is not there, for it has nothing."""
+    """Return the table of the users of GPUs: for each user, the nodes and the GPUs that it uses.
+
+    Pods that only monitor a GPU (admin access) are left out, because they allocate nothing.
+    """
     held: dict[str, dict[str, list[str]]] = {}
     for node in nodes:
         for view in node.gpus:
             for who in dict.fromkeys(holder.who for holder in view.taken_by):
                 held.setdefault(who, {}).setdefault(node.name, []).append(f"GPU{view.gpu.index}")
+        for lost in node.lost:
+            for who in dict.fromkeys(holder.who for holder in lost.holders):
+                held.setdefault(who, {}).setdefault(node.name, []).append(f"{lost.label} (lost)")
     entries = (
         Entry(series=n, name=who, where="; ".join(f"{name} {' '.join(gpus)}" for name, gpus in where.items()))
         for n, (who, where) in enumerate(sorted(held.items(), key=lambda item: natural(item[0])))
     )
-    return Key(title="Holders", heads=("holder", "GPUs"), entries=tuple(entries))
+    return Key(title="Users of GPUs", heads=("pods", "GPUs"), entries=tuple(entries))
 
 
 def _node(node: NodeView, series: Mapping[str, int]) -> list[Section]:
     title = f"{node.name}: {machine_view.what(node.machine)}, {len(node.free)} free"
     marks = tuple(_mark(view, series) for view in node.gpus)
-    picture = machine_view.matrix(node.machine, node.groups, title=title, marks=marks, marked="held by")
-    lost = Notes(lines=tuple(Cell(f"lost: {gpu.described}", Tone.ERROR) for gpu in node.lost))
+    picture = machine_view.matrix(node.machine, node.groups, title=title, marks=marks, marked="used by")
+    lost = Notes(lines=tuple(Cell(lost_line(gpu), Tone.ERROR) for gpu in node.lost))
     blocks = (_holders(node), lost, picture) if node.lost else (_holders(node), picture)
     return [
         Section(title=f"Node: {node.name}", blocks=blocks),
@@ -295,8 +337,17 @@ def _node(node: NodeView, series: Mapping[str, int]) -> list[Section]:
     ]
 
 
+def lost_line(gpu: LostView, node: str = "") -> str:
+    """Return the line about a lost GPU: its identity, its pods and the next step. ``node`` is written before it."""
+    return f"lost: {node}{gpu.described}. Repair: gputopo health"
+
+
 def _lines(view: GpuView) -> list[tuple[str, str]]:
-    """Return what there is to say of a GPU: that it is free or blocked, and of each holder words and claim."""
+    """Return the lines of text about a GPU, each with the name of its claim.
+
+    First comes a line that the GPU is free, or why it cannot be allocated; its claim is empty. Then comes a line for
+    each user.
+    """
     alone = view.blocked if view.taken_by else view.why_not_free or "free"
     return [(alone, "")] * bool(alone) + [(holder.words, holder.claim) for holder in view.holders]
 
@@ -319,17 +370,19 @@ def _holders(node: NodeView) -> Table:
             tone = Tone.PLAIN if n else _TONES.get(view.state, Tone.PLAIN)
             rows.append((*map(Cell, gpu), Cell(words, tone), Cell(claim)))
     columns = (
-        Column("GPU"), Column("uuid", detail=True), Column("bus id", detail=True), Column("holder"), Column("claim"),
+        Column("GPU"), Column("uuid", detail=True), Column("bus id", detail=True), Column("used by"), Column("claim"),
     )  # fmt: skip
-    return Table(title="Held by", columns=columns, rows=tuple(rows))
+    return Table(title="Users of the GPUs", columns=columns, rows=tuple(rows))
 
 
 def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[str, Any]]:
-    """Return what ``gputopo topo --cluster`` prints as JSON and YAML; fields are only ever added.
+    """Return the output of ``gputopo topo --cluster`` as JSON and YAML data.
+
+    Later releases may add fields.
 
     Args:
         nodes: The nodes with an agent.
-        gone: The nodes without one: their machine is not known.
+        gone: The nodes whose agent is gone; their machines are not known.
     """
     return [
         {
@@ -348,7 +401,7 @@ def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[
             "free": [],
             "largest_nvlink_set": None,
             "gpus": [
-                {"device": device, "state": Hold.ALLOCATED.value, "holders": list(map(_holder_data, holders))}
+                {"device": device, "state": Hold.ALLOCATED.value, "used_by": list(map(_holder_data, holders))}
                 for device, holders in node.gpus
             ],
             "machine": None,
@@ -357,8 +410,13 @@ def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[
     ]
 
 
-def _lost_data(gpu: LostGpu) -> dict[str, Any]:
-    return {"index": gpu.index, "pci": gpu.pci, "uuid": gpu.uuid}
+def _lost_data(gpu: LostView) -> dict[str, Any]:
+    return {
+        "index": gpu.index,
+        "pci": gpu.pci,
+        "uuid": gpu.uuid,
+        "used_by": [_holder_data(holder) for holder in gpu.holders],
+    }
 
 
 def _largest_set_data(node: NodeView) -> dict[str, Any] | None:
@@ -378,16 +436,16 @@ def _gpu_data(view: GpuView) -> dict[str, Any]:
         "uuid": view.gpu.uuid,
         "state": view.state,
         "blocked": view.blocked if view.taken_by else view.why_not_free,
-        "holders": [_holder_data(holder) for holder in view.holders],
+        "used_by": [_holder_data(holder) for holder in view.holders],
     }
 
 
 def _holder_data(holder: Holder) -> dict[str, Any]:
     return {
-        "hold": holder.hold.value,
+        "allocation": holder.hold.value,
         "namespace": holder.namespace,
         "claim": holder.claim,
         "pods": list(holder.pods),
-        "share": holder.share,
-        "part": holder.part,
+        "share_id": holder.share,
+        "fraction": holder.part,
     }

@@ -37,16 +37,16 @@ class _SetKey(NamedTuple):
 
 
 class Sets(msgspec.Struct, frozen=True, kw_only=True):
-    """Free sets that are alike.
+    """Free sets with the same product, size, level and bandwidth.
 
     Attributes:
-        product: Their GPUs' product.
-        size: GPUs of each.
-        level: The worst step of their rings.
-        busbw_gbps: Predicted all-reduce bus bandwidth; 0 of single GPUs.
-        sets: How many there are.
-        nodes: How many nodes have some.
-        node: The first of these by name.
+        product: The product of their GPUs.
+        size: Number of GPUs in each set.
+        level: The level of the worst link in the ring that NCCL forms of a set.
+        busbw_gbps: Predicted all-reduce bus bandwidth, GB/s; 0 for single GPUs.
+        sets: Number of such sets.
+        nodes: Number of nodes that have at least one.
+        node: The first of these nodes by name.
     """
 
     product: str
@@ -59,15 +59,15 @@ class Sets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharesLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left of GPUs that are had in shares.
+    """The room for shares that is left on GPUs of one product.
 
     Attributes:
-        product: Their product.
-        gpus: How many have something left; empty ones that may also be had whole are among them.
-        cores: Percent of compute that is left of all of them together.
-        memory_mib: The same of memory.
-        quarters: How many shares of 0.25 have room.
-        largest: The most percent of compute that one GPU has left.
+        product: The product.
+        gpus: Number of GPUs with room, including empty GPUs that a pod can also get whole.
+        cores: Free compute, in percent of one GPU, summed over these GPUs.
+        memory_mib: Free memory in MiB, summed over these GPUs.
+        quarters: Number of shares of 0.25 that have room.
+        largest: The largest free compute on one GPU, in percent.
     """
 
     product: str
@@ -79,7 +79,11 @@ class SharesLeft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlicesLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """How many MIG slices of a profile have room, if no other is made; empty GPUs that may be had whole are counted."""
+    """The number of MIG slices of one profile that can still be created.
+
+    The number is counted as if no slice of another profile were created. Empty GPUs that a pod can also get whole are
+    counted.
+    """
 
     product: str
     profile: str
@@ -87,31 +91,32 @@ class SlicesLeft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FreeGpus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is free.
+    """The free GPUs of a cluster.
 
     Attributes:
-        nodes: How many nodes have GPUs, ready and open to pods.
-        closed: How many others have some: not ready, or closed to new pods.
-        gpus: GPUs of the open nodes.
-        free: How many of these may be had whole.
-        sets: Sets of whole GPUs, largest first, best first.
-        shares: Shares, by product.
-        slices: MIG slices, by product and profile.
-        gangs: The largest gang of each level of the network, nearest first; none where nothing is known of it.
-        agents_gone: Nodes whose agent is gone, with pods on their GPUs: they publish no GPUs, so none of them counts.
-        promised: GPUs that are promised to pods, or parts of them, and that the scheduler has not allocated yet.
-        for_others: GPUs that are free on open nodes, and that only other tenants may have.
+        nodes: Number of open nodes: nodes with GPUs that are ready and take new pods.
+        unavailable_nodes: Number of other nodes with GPUs: they are not ready, or cordoned.
+        gpus: Number of GPUs on the open nodes.
+        free: Number of these GPUs that pods can get whole.
+        sets: Sets of whole GPUs, the largest first; sets of one size are sorted by bandwidth.
+        shares: Room for shares, by product.
+        slices: Room for MIG slices, by product and profile.
+        gangs: The largest gang of each level of the network, nearest first; empty if the network is not known.
+        agents_gone: Nodes whose agent is gone, with pods on their GPUs. They publish no GPUs, so their GPUs do not
+            count.
+        tentative: GPUs with a tentative placement: chosen for pods, and not allocated by the scheduler yet.
+        for_others: GPUs that are free on open nodes, but that only pods of other tenants can get.
     """
 
     nodes: int
-    closed: int
+    unavailable_nodes: int
     gpus: int
     free: int
     sets: tuple[Sets, ...]
     shares: tuple[SharesLeft, ...]
     slices: tuple[SlicesLeft, ...]
     gangs: tuple[Gang, ...] = ()
-    promised: int = 0
+    tentative: int = 0
     for_others: int = 0
     agents_gone: tuple[str, ...] = ()
 
@@ -121,7 +126,7 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
 
     Args:
         scene: The cluster.
-        namespace: The namespace that asks. Some GPUs are divided for one namespace at a time.
+        namespace: The namespace that asks. Some GPUs are divided only for pods of one namespace at a time.
     """
     cache = scene.picture  # the cluster cache, as the controller has it
     tenant = cache.inventory.tenant(namespace)
@@ -157,12 +162,12 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
             slice_counts.update(_slices_left(group, rooms, slots.tolist()))
     return FreeGpus(
         nodes=open_node_count,
-        closed=node_count - open_node_count,
+        unavailable_nodes=node_count - open_node_count,
         gpus=gpu_count,
         free=free_count,
         sets=_summed_sets(set_counts, set_nodes),
         gangs=largest_gangs(scene, is_open, namespace),
-        promised=_count_promised(scene),
+        tentative=_count_tentative(scene),
         for_others=_count_free(cache.inventory.fleet, is_open) - free_count,
         agents_gone=tuple(plain(name) for name in sorted(scene.agents_gone(), key=natural)),
         shares=_summed_by_product(shares),
@@ -176,7 +181,10 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
 
 
 def _summed_sets(counts: Mapping[_SetKey, int], nodes: Mapping[_SetKey, list[str]]) -> tuple[Sets, ...]:
-    """Return free sets by product, the largest first, of these the fastest first."""
+    """Return free sets by product, the largest first; sets of one size are sorted by bandwidth.
+
+    ``counts`` is the number of sets of each kind, ``nodes`` the nodes that have one.
+    """
 
     def order(key: _SetKey) -> tuple[object, ...]:
         return natural(key.product), -key.size, -key.busbw_gbps, key.level
@@ -196,12 +204,15 @@ def _summed_sets(counts: Mapping[_SetKey, int], nodes: Mapping[_SetKey, list[str
 
 
 def _count_free(fleet: Fleet, is_open: Bools) -> int:
-    """Return how many GPUs of a fleet may be had whole on open nodes."""
+    """Return the number of GPUs of a fleet that pods can get whole on open nodes."""
     return sum(int(np.bitwise_count(group.free_masks()[group.at_rows(is_open)]).sum()) for group in fleet.groups)
 
 
-def _count_promised(scene: Scene) -> int:
-    """Return how many GPUs are promised to pods that the scheduler has not given any, as the metrics count them."""
+def _count_tentative(scene: Scene) -> int:
+    """Return how many GPUs have a tentative placement, as the metrics count them.
+
+    ``scene`` is the listed cluster.
+    """
     cache = scene.picture
     waiting = (claim for claim in cache.claims.values() if claim.pin is not None and not claim.devices)
     nodes = {claim.pin.choice.node for claim in waiting if claim.pin is not None}
@@ -210,11 +221,14 @@ def _count_promised(scene: Scene) -> int:
         for node in nodes
         for (_, state) in gpu_states.gpus_of(node, cache.inventory, cache.accounts, cache.nodes).states.elements()
     )
-    return states["promised"]
+    return states["tentative"]
 
 
 def open_nodes(scene: Scene) -> Bools:
-    """Return the nodes whose free GPUs count, by row: nodes that are ready and take new pods, tainted ones included."""
+    """Return a mask of the nodes that are ready and take new pods.
+
+    Tainted nodes are included. The mask has a bool for each row of the node table of ``scene``, the listed cluster.
+    """
     nodes = scene.picture.nodes
     is_open = nodes.eligible(_ANYBODY)
     for name, node in scene.nodes.items():
@@ -224,7 +238,10 @@ def open_nodes(scene: Scene) -> Bools:
 
 
 def _shares_left(group: NodeGroup, rooms: Rooms, slots: list[int]) -> list[SharesLeft]:
-    """Return what is left for shares on each GPU of these nodes that has something left."""
+    """Return the room for shares on each GPU of some nodes.
+
+    GPUs without room are left out. ``slots`` has the nodes' positions in ``group``, whose machines are equal.
+    """
     shares = []
     empty_masks = rooms.opening(sliced=False)  # by node: empty GPUs that may be divided, as a bit mask
     for slot in slots:
@@ -262,7 +279,11 @@ def _summed_by_product(shares: list[SharesLeft]) -> tuple[SharesLeft, ...]:
 
 
 def _slices_left(group: NodeGroup, rooms: Rooms, slots: list[int]) -> Counter[tuple[str, str]]:
-    """Return how many MIG slices have room on these nodes, by product and profile, as if no other profile were used."""
+    """Return how many MIG slices of each product and profile have room on some nodes.
+
+    Each profile is counted as if no slice of another profile were created. ``rooms`` and ``slots`` are as for
+    ``_shares_left``.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     if not rooms.offered(sliced=True):
         return counts

@@ -1,4 +1,4 @@
-"""Where a cluster's nodes stand in the network, and the largest gang that each level of it holds now."""
+"""The network location of a cluster's nodes, and the largest gang that each network level has room for now."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _GPUS: Final = 8  # of a pod, or as many as the largest node has
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest gang of one level.
+    """The largest gang that one network level has room for.
 
     Attributes:
-        level: Of the network.
-        gpus: GPUs of each pod.
-        pods: How many pods.
-        nodes: On how many nodes.
-        domain: The part of the network that holds them, after those around it; empty where that is the whole cluster.
+        level: The level of the network.
+        gpus: Number of GPUs of each pod.
+        pods: Number of pods.
+        nodes: Number of nodes on which the pods would be.
+        domain: The network domain that holds the pods, with the outer domains before it; empty for the whole cluster.
     """
 
     level: str
@@ -33,19 +33,22 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stand(scene: Scene, namespace: str = "") -> None:
-    """Set where the listed nodes stand in the network, by the policies' levels: the largest gangs depend on it.
+    """Set the network location of the listed nodes, by the levels of the policies.
+
+    Call this before ``largest_gangs``, which needs the locations.
 
     Args:
         scene: The cluster.
-        namespace: The namespace whose GPUs are looked at; empty for all GPUs.
+        namespace: The namespace whose GPUs are considered; empty for all GPUs.
     """
     scene.picture.fleets.locate(scene.picture.nodes.labels(), namespace)
 
 
 def largest_gangs(scene: Scene, fit: Bools, namespace: str) -> tuple[Gang, ...]:
-    """Return the largest gang of a namespace in each network level that has parts; none without a known network.
+    """Return the largest gang of a namespace that each network level has room for.
 
-    GPUs alone count. ``stand`` comes first, for the same namespace.
+    The result is empty if only the level ``cluster`` is known. ``scene`` is the listed cluster, ``fit`` the mask of the
+    nodes that count, (rows,). CPU, memory and other limits are ignored. Call ``stand`` first, for the same namespace.
     """
     gpus, found = domain_capacity.largest_gangs(scene.picture.fleets.of(namespace), most=_GPUS, eligible=fit)
     if len(found) < 2:  # the cluster alone

@@ -1,13 +1,13 @@
 """The controller's cluster cache, filled from one list of each kind of object, for explain, free and the page.
 
-Pods that are not ours are read only of nodes that matter (``fill``). Reading all of them takes seconds on 1,000 nodes,
-and the CPU and memory that they take counts only on nodes with GPUs for the pod.
+Foreign pods are read only on the nodes that matter (``fill``). Reading all of them takes seconds on 1,000 nodes, and
+their CPU and memory count only on nodes with GPUs for the pod.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from dradriver.api.base import names
@@ -19,6 +19,7 @@ from dradriver.api.claims.claim_templates import Template
 from dradriver.api.claims.pins import Claim, Key
 from dradriver.api.gangs import gang_size_of_owner
 from dradriver.api.policies.policy_sections import DEFAULTS, Policies
+from dradriver.api.policies.unmatched_selectors import NodeGpus
 from dradriver.api.vocabulary.nic_requests import DRIVERS
 from dradriver.cli.cluster import cluster_reading, policies_in_force
 from dradriver.cli.cluster.cluster_lists import Lists
@@ -70,24 +71,31 @@ _HANDLER_OF_KIND: Final[Mapping[str, Callable[[Picture, Change[Any]], None]]] = 
 
 
 class Scene:
-    """A cluster, listed once: the controller's cluster cache, and what the commands need in addition.
+    """A cluster, listed once: the controller's cluster cache, and additional data for the commands.
 
     Attributes:
         picture: The cluster cache, as the controller has it; set by ``read``.
         policies: The policies that the controller uses.
-        ledger: The driver that allocates GPUs. The controller's code is called while it is bound.
+        ledger: The driver that allocates GPUs. The controller's code runs with this driver set.
         claims: All claims, with the names of their users, by namespace and name.
         nodes: All nodes, by name.
-        tenants: The tenants with their past usage, as far as that was read.
-        caps: The caps of the tenants, with what counts towards them.
-        limits: All that keeps GPUs from workloads.
-        is_empty: Whether no slice with GPUs is published, so that no place can be looked for; ``unread`` says so.
+        tenants: The tenants, with their past usage if it could be read.
+        caps: The caps of the tenants, with the GPUs that count towards them.
+        limits: Caps, reservations and all other limits that keep GPUs from workloads.
+        is_empty: Whether no slice with GPUs is published. Then no place can be searched, and ``unread`` says so.
     """
 
     def __init__(
         self, client: Client, server: ServerConfig, policies: Policies = DEFAULTS, *, own: Own | None = None
     ) -> None:
-        """Read nothing yet; ``own`` is what the driver's namespace says of the past, as far as somebody read it."""
+        """Prepare an empty cluster; ``read`` reads it.
+
+        Args:
+            client: The API server's client.
+            server: The API server, for messages.
+            policies: The policies that the controller uses.
+            own: The data of the driver's namespace, such as GPU time and reservations; None if it was not read.
+        """
         self.picture: Picture
         self.caps: Caps
         self.limits: Limits
@@ -109,7 +117,7 @@ class Scene:
     async def read(self, *, pods_too: bool = True) -> None:
         """List the cluster once, and fill a cluster cache with it as the controller does.
 
-        It raises nothing for what may not be listed: ``unread`` says it.
+        If the user may not list a kind of object, no error is raised, and ``unread`` gets a message.
 
         Args:
             pods_too: Whether to read device classes and our pods, too. They are needed to place a pod.
@@ -162,9 +170,14 @@ class Scene:
             self.take(resource, key_of(record), record)
 
     def take(self, resource: Resource, key: Key, new: Any) -> None:
-        """Update the listed cluster by a slice, claim, node, device class or pod of ours; None once it is deleted.
+        """Update the listed cluster with one object that changed.
 
-        A pod that the scheduler alone places is left out here: ``fill`` counts it, as all other pods of its node.
+        A pod that the scheduler alone places is ignored here: ``fill`` counts it, with all other pods of its node.
+
+        Args:
+            resource: The kind: slice, claim, node, device class or pod of ours.
+            key: Namespace and name of the object.
+            new: The new object; None if it was deleted.
         """
         # 1. ``claims`` and ``nodes`` have the objects. The cluster cache has records: what the controller keeps of
         # them.
@@ -191,15 +204,25 @@ class Scene:
                     _HANDLER_OF_KIND[resource.plural](self.picture, change)
 
     def _charge_limits(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Have the limits in force count what a namespace has more; ``settle`` replaces them."""
+        """Count GPUs that a namespace newly uses in the limits, such as caps.
+
+        The cluster cache calls this when claims change. ``more`` are the GPUs by product. ``limits`` is read at each
+        call, because ``settle`` makes a new object.
+        """
         self.limits.charge(namespace, more)
 
     def _partition_of(self, namespace: str) -> str:
-        """Return whose partition binds a namespace, by the tenants in force; ``settle`` replaces them."""
+        """Return the tenant whose partition (its own part of the GPUs) a namespace must use.
+
+        ``tenants`` is read at each call, because ``settle`` makes a new object.
+        """
         return self.tenants.partition_of(namespace)
 
     def settle(self) -> None:
-        """Count for the listed cluster what each tenant has and had, and apply its caps and reservations."""
+        """Count the GPUs that each tenant has and had, then apply the caps and reservations.
+
+        It makes the objects ``tenants``, ``limits`` and ``caps`` again.
+        """
         picture = self.picture
         self.tenants = self.own.tenants(self.policies, picture.gpu_time.now(), self._labels)
         picture.fleets.follow(self.policies)
@@ -216,24 +239,37 @@ class Scene:
 
     @property
     def unread(self) -> list[str]:
-        """Return what could not be read, in words; the caller may add to it."""
+        """Return the messages about lists that could not be read; the caller may add messages."""
         return self._lists.unread
 
     @property
     def sees_agents(self) -> bool:
-        """Return whether slices, claims and nodes could be read. Else nobody can tell whether an agent is missing."""
+        """Return whether slices, claims and nodes could be read.
+
+        If they could not, a missing agent cannot be recognized.
+        """
         return self._lists.sees_agents
 
     @property
     def whole(self) -> bool:
-        """Return whether the listed cluster has all objects without which no place can be looked for.
+        """Return whether slices, claims and nodes could be read, and a slice with GPUs is published.
 
-        These are slices, claims and nodes. If they could not be read, or no slice is published, ``unread`` says so.
+        If not, no place can be searched, and ``unread`` has the reason.
         """
         return self.sees_agents and not self.is_empty
 
+    def gpus_by_node(self) -> Iterator[NodeGpus]:
+        """Yield the nodes whose slices are complete, with their labels and GPUs."""
+        for name in self.picture.inventory.pools():
+            pool = self.picture.inventory.pool(name)
+            if pool is not None:
+                yield NodeGpus(name, self.picture.nodes.labels_of(name), pool.machine.gpus)
+
     def agents_gone(self) -> dict[str, frozenset[str]]:
-        """Return the listed nodes whose agent is gone, with the devices that claims hold there; {} if not known."""
+        """Return the listed nodes whose agent is gone, with their allocated devices.
+
+        The result is {} if the gone agents are not known.
+        """
         if not self.sees_agents:
             return {}
         with bound(self.ledger):
@@ -241,14 +277,17 @@ class Scene:
             return self.picture.agents_gone(held)
 
     async def read_templates(self, namespace: str) -> bool:
-        """Add the ResourceClaimTemplates of a namespace to the listed cluster. Returns whether they may be read."""
+        """Add the ResourceClaimTemplates of a namespace to the listed cluster.
+
+        Returns whether the user may read them.
+        """
         before = len(self.unread)
         for template in await self._lists.of(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
             self.picture.template_changed(_as_added(template))
         return len(self.unread) == before
 
     async def read_beside(self, pods: Collection[Pod]) -> None:
-        """Add to the listed cluster what pods of one namespace need in addition to GPUs: templates, NVLink channels."""
+        """Add the templates and NVLink channels that pods of one namespace need in addition to GPUs."""
         some = [pod for pod in pods if templates.beside(pod)]
         if not some:
             return
@@ -261,7 +300,10 @@ class Scene:
                 self.picture.channels_changed(_as_added(piece))
 
     def _take_as_there(self, pods: Collection[Pod]) -> None:
-        """Let the templates that pods name beside that of their GPUs be there: whether they are may not be read."""
+        """Assume that the templates exist that pods name in addition to the template of their GPUs.
+
+        The user may not read templates, so the command cannot know whether they exist.
+        """
         for pod in pods:
             namespace = pod.metadata.namespace
             for name in templates.beside(pod):
@@ -276,7 +318,7 @@ class Scene:
             self.picture.nics_read(driver)
 
     async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
-        """Return where the volumes of a pod in the listed cluster are; everywhere if that may not be read."""
+        """Return the nodes that the volumes of a pod allow; all nodes if the user may not read volumes."""
         claims = volumes.claims_of(pod)
         try:
             places = [await volumes.locate(self._client, claim) for claim in claims]
@@ -284,9 +326,9 @@ class Scene:
             for claim in claims:
                 self.picture.volumes.read(claim, None)
             self.unread.append(
-                f"{self._server.url}: where the pod's volumes are could not be read ({error}), and it is shown as if "
-                "they were everywhere; you need the verb get on persistentvolumeclaims, persistentvolumes and "
-                "storageclasses"
+                f"{self._server.url}: the pod's volumes cannot be read ({error}). The answer assumes that all "
+                "nodes reach them. Ask for the verb get on persistentvolumeclaims, persistentvolumes and "
+                "storageclasses."
             )
             return ()
         for claim, place in zip(claims, places, strict=True):
@@ -295,7 +337,7 @@ class Scene:
         return volumes.together(places) if lacking is None else lacking
 
     def owners(self) -> OwnerReader:
-        """Return a reader of the objects that made the gang pods of the listed cluster, as the controller has one."""
+        """Return a reader of the objects that own gang pods, such as Jobs; the controller has such a reader, too."""
         return OwnerReader(
             self._client, OwnerKinds(self._client), waits=lambda _: True, touch=lambda _: None, may_not=_you_may_not
         )
@@ -307,11 +349,15 @@ class Scene:
                 self.picture.gangs.other_changed((pod.namespace, pod.name), pod.group)
 
     def put(self, pod: Pod) -> None:
-        """Add a pod of ours that no list has shown to the listed cluster."""
+        """Add a pod that this driver places, unless the listed cluster has it already."""
         self.picture.pods.setdefault((pod.metadata.namespace, pod.metadata.name), pod)
 
     async def fill(self, nodes: Collection[str]) -> bool:
-        """Add others' pods on some nodes to the listed cluster. Returns whether a node was new."""
+        """Add the pods of others on some nodes to the listed cluster.
+
+        These are pods that this driver does not place; their CPU and memory count on the nodes. Returns whether pods of
+        any of these nodes had not been read before.
+        """
         wanted = [node for node in nodes if node not in self._filled]
         self._filled.update(wanted)
         # One list of all pods is as large as the lists of most nodes, and needs fewer requests.
@@ -328,7 +374,10 @@ class Scene:
         return bool(wanted)
 
     async def read_neighbours(self, pods: Collection[Pod]) -> None:
-        """Add to the listed cluster the foreign pods of the namespaces that rules of some pods are about."""
+        """Add the pods of others that the affinity and spread rules of ``pods`` count.
+
+        These are pods that this driver does not place, in the namespaces that the rules name.
+        """
         rules = [rule for pod in pods if (rule := rules_of(pod)) is not None]
         namespaces = {chosen.namespaces for rule in rules for chosen in rule.chosen}
         named = sorted({namespace for some in namespaces for namespace in some or ()})
@@ -351,19 +400,20 @@ async def read_whole(
     *,
     pods_too: bool = True,
 ) -> Scene:
-    """Return the whole listed cluster, for a command that can say nothing if a part of it is missing.
+    """Return the listed cluster, for a command that needs slices, claims and nodes.
 
-    Reserved GPUs count as the policies say.
+    Reservations are read if the policies enable them.
 
     Args:
-        client: The API server's client, entered.
+        client: The API server's client, inside its ``async with`` block.
         server: The API server, for messages.
-        followed: The policies to decide by. If they have a trouble, it is the first of ``Scene.unread``.
+        followed: The policies to decide by. If ``followed.trouble`` is set, it is the first message of
+            ``Scene.unread``.
         driver_namespace: The driver's namespace, if the user names it. Reservations are there.
         pods_too: As for ``Scene.read``.
 
     Raises:
-        ClusterError: Something is missing without which no place can be looked for.
+        ClusterError: Slices, claims or nodes are missing, so no place can be searched.
     """
     own = Own(followed.policies)
     if followed.policies.queue.reservation.after_minutes:
@@ -393,4 +443,4 @@ def _as_added(record: Any) -> Change[Any]:
 
 def _you_may_not(kind: str, one: str) -> str:
     group, plural = gang_size_of_owner.OBJECTS[kind]
-    return f"you may not read {one}, which says how many pods the gang has; ask for the verb get on {plural}.{group}"
+    return f"you may not read {one}, which says how many pods the gang has. Ask for the verb get on {plural}.{group}."

@@ -1,13 +1,13 @@
-"""Moves of pods that would free sets of GPUs, simulated with the controller's own decisions. Nothing is moved.
+"""Moves of pods that would free sets of GPUs, simulated with the controller's own decisions. No pod is moved.
 
-``gputopo defrag`` asks for them. For each set the simulation does this:
+``gputopo defrag`` calls this module. For each set the simulation does this:
 
 1. It removes the workloads that use the set from the cluster cache.
-2. It holds the set, so that no workload gets it.
-3. It places the removed workloads again with the controller's functions, within the CPU, memory and slots that are
-   free. A gang is placed by one plan.
+2. It blocks the set, so that no workload gets it.
+3. It places the removed workloads again with the controller's functions, within the CPU, memory and number of pods that
+  are free on each node. A gang is placed by one plan.
 
-If all have places, this is a move, and the next set is looked for in the cluster after the move.
+If all workloads have places, this is a move. The next set is searched in the cluster after the move.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Goes(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A set that becomes free.
+    """A set that becomes free, and the workloads that move for it.
 
     Attributes:
-        node: Its node.
-        product: Its GPUs' product.
-        gpus: The machine's numbers of its GPUs.
-        goes: The workloads that move for it; none if it was free before.
+        node: The node of the set.
+        product: The product of its GPUs.
+        gpus: The numbers of its GPUs on the node.
+        goes: The workloads that move; empty if the set was free before.
     """
 
     node: str
@@ -76,7 +76,11 @@ class Move(msgspec.Struct, frozen=True):
 
 
 async def volumes(scene: Scene, movable: Sequence[Workload]) -> dict[Key, object]:
-    """Return where the volumes are of each pod that may move, ``Where`` or ``Unbound``; only pods with volumes."""
+    """Return the nodes that the volumes of each movable pod allow, by pod.
+
+    A value is ``Where`` (the nodes), or ``Unbound`` if a claim of the pod for a volume is not bound yet. Pods without
+    volumes are left out.
+    """
     volumes_of: dict[Key, object] = {}
     for member in (member for workload in movable for member in workload.pods):
         if member.pod.spec.volumes and (where := await scene.volumes_of(member.pod)) != ():
@@ -85,10 +89,11 @@ async def volumes(scene: Scene, movable: Sequence[Workload]) -> dict[Key, object
 
 
 def movable_workloads(scene: Scene) -> list[Workload]:
-    """Return the pods and gangs that ``gputopo defrag`` can move: those whose whole GPUs the controller chose.
+    """Return the pods and gangs that ``gputopo defrag`` can move.
 
-    A pod cannot move if a template makes its claim, if it shares its claim, if it uses fractions of GPUs, or if the
-    scheduler alone placed it: the command does not know on which other nodes such a pod can run.
+    These use whole GPUs that the controller chose. ``scene`` is the listed cluster. A pod cannot move if a template
+    makes its claim, if it shares its claim, if it uses fractions of GPUs, or if the scheduler alone placed it: the
+    command does not know on which other nodes such a pod can run.
     """
     return [workload for workload in Workloads(scene.picture).of(scene.picture.pods) if _is_movable(workload)]
 
@@ -122,15 +127,15 @@ def _age_h(claim: ClaimRecord | None, now: float) -> float:
 
 
 class Simulation:
-    """A cluster as it would be after the moves so far; the scene's own picture is changed for it."""
+    """A simulated cluster after the moves so far. The simulation changes the cluster cache of ``Scene``."""
 
     def __init__(self, scene: Scene, movable: Sequence[Workload], where: Mapping[Key, object], *, now: float) -> None:
-        """Begin with the cluster as it is.
+        """Begin with the cluster in its present state.
 
         Args:
             scene: The cluster; the caller must not use it any more.
             movable: The workloads that can move.
-            where: What ``volumes`` returns for them.
+            where: The nodes that the pods' volumes allow, as ``volumes`` returns them.
             now: The time, seconds since the epoch.
         """
         self._scene, self._picture = scene, scene.picture
@@ -145,7 +150,10 @@ class Simulation:
         self._kept: dict[Device, Usage] = {}  # GPUs that the moves so far have freed, which stay free
 
     def moves(self, size: int, most: int) -> Iterator[Move]:
-        """Yield at most ``most`` simulated moves, each of which frees a set of ``size`` GPUs, cheapest first."""
+        """Yield at most ``most`` simulated moves, each of which frees a set of ``size`` GPUs.
+
+        The set whose workloads lose the fewest GPU-hours is tried first.
+        """
         for _ in range(most):
             move = self._next(size)
             if move is None:
@@ -184,7 +192,10 @@ class Simulation:
                 yield Node(name, group.tables, free, self._usable(position), held)
 
     def _positions(self, group: NodeGroup, node: str) -> dict[Device, int]:
-        """Return where each GPU of a node stands in its group's masks."""
+        """Return the position of each GPU of a node in bit masks of GPU sets.
+
+        In such a mask, a bit stands for a GPU. ``group`` has the node and others with an equal machine.
+        """
         uuids = self._picture.inventory.uuids(node)
         return {
             (node, slice_name): place
@@ -197,7 +208,11 @@ class Simulation:
         return sum(1 << place for device, place in positions.items() if inventory.usable(device, None))
 
     def _simulate_way(self, way: Way[Key]) -> Move | None:
-        """Return the move of a way if all its workloads have places, and keep the state after it; else None."""
+        """Return the move that frees the set of a way, if all its workloads find other places; else None.
+
+        A way is a set of a node's GPUs, with the workloads that use them. After a move, the simulated cluster stays in
+        the new state.
+        """
         # 1. A way names a node, a set of its GPUs as a bit mask, and the workloads that use them.
         workloads = [self._movable[key] for key in way.units]
         group = next(group for group in self._picture.inventory.fleet.groups if way.node in group.names)
@@ -240,7 +255,10 @@ class Simulation:
         self._picture.inventory.hold(_KEPT, self._kept)
 
     def _places(self, workload: Workload, promised: list[Key]) -> dict[str, str] | None:
-        """Return the node of each pod after the move, or None; add the claims that count from now to ``promised``."""
+        """Return the new node of each pod of a workload, or None if there is no place.
+
+        The claims of the new places are appended to ``promised``. The GPUs of these claims count as used from now on.
+        """
         picture = self._picture
         members = []
         try:
@@ -269,10 +287,10 @@ class Simulation:
 
 
 def _as_new(pod: Pod) -> Pod:
-    """Return a pod as it would be if its owner created it again: at its gate, with its author's own affinity.
+    """Return a pod as its owner would create it again: with its scheduling gate and its author's node affinity.
 
     Raises:
-        WordError: What was noted of that is damaged.
+        WordError: The annotation with the author's affinity is damaged.
     """
     required = affinity.required(pod)
     if affinity.is_narrowed(pod.metadata.annotations, required):

@@ -1,9 +1,9 @@
 """The policies that the driver in a cluster follows, for every command that decides as the driver does.
 
-The chart writes them into a ConfigMap of its namespace. Commands ask for them here, so that none decides by others.
-The chart always renders that ConfigMap. If it is absent, the namespace is not the driver's or an administrator deleted
-the ConfigMap, and every command says so. A cluster without any driver is no exception: a user who may not read all
-namespaces cannot tell it from a driver in another namespace.
+The chart writes the policies into a ConfigMap of its namespace. All commands read them here, so all decide by the same
+policies. The chart always renders this ConfigMap. If it is absent, the namespace is not the driver's, or an
+administrator deleted the ConfigMap. Every command reports this, even if the cluster may have no driver: a user who may
+not read all namespaces cannot tell such a cluster from one with the driver in another namespace.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from dradriver.cli.cluster.cluster_reading import ClusterError
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import CONFIG_MAPS, MUTATING_WEBHOOKS
+from dradriver.reason import sentences
 from dradriver.view.terminal_text import plain
 
-NAMESPACE: Final = "gpu-topology"  # where docs/install.md installs the chart
+NAMESPACE: Final = "gpu-topology"  # where docs/start/install.md installs the chart
 KEY: Final = "policies.yaml"
 
 # The labels of the chart's objects that do not depend on the release's name.
@@ -30,35 +31,48 @@ _WEBHOOK: Final = _LABELS | {"app.kubernetes.io/component": "webhook"}
 
 
 class InForce(msgspec.Struct, frozen=True):
-    """Policies, and whether they are those that the driver follows.
+    """Policies, and whether the driver follows them.
 
     Attributes:
         policies: The policies to decide by. The defaults if those in force are not found or cannot be read.
         trouble: Why they are not found or cannot be read, and what the user can do. Empty if nothing is wrong. Safe to
             print.
+        error: What is wrong in the text of the policies file; empty if it is valid or was not read. Safe to print.
     """
 
     policies: Policies
     trouble: str = ""
+    error: str = ""
 
 
 async def driver_namespace(client: Client, name: str | None) -> str:
-    """Return the namespace where the driver is installed, which has the policies in force.
+    """Return the namespace where the driver is installed; its policies in force are there.
 
-    Only administrators write webhook configurations, so users cannot lead this function into a namespace of theirs.
+    ``name`` is the namespace that the user named; see ``locate``.
+    """
+    namespace, _ = await locate(client, name)
+    return namespace
+
+
+async def locate(client: Client, name: str | None) -> tuple[str, bool]:
+    """Return the namespace where the driver is installed, and whether that is certain.
+
+    Without ``name`` the function reads webhook configurations, which only administrators write. So users cannot lead it
+    into a namespace of theirs.
 
     Args:
         client: The API server's client.
         name: The namespace that the user named. Without it the namespace of the driver's webhook is returned. If there
-            is no webhook, or the user may not read it, the result is ``NAMESPACE``.
+            is no webhook, or the user may not read it, the result is ``NAMESPACE``. It is not certain if the user may
+            not read webhook configurations, or if they name several namespaces.
     """
     if name:
-        return name
+        return name, True
     try:
         configurations: list[dict[str, Any]]
         configurations, _ = await client.list(MUTATING_WEBHOOKS, label_selector=_selector(_WEBHOOK))
     except (ApiError, Unreachable):
-        return NAMESPACE
+        return NAMESPACE, False
     # The namespaces of the services that these webhooks are served by.
     namespaces = {
         str(service["namespace"])
@@ -66,17 +80,18 @@ async def driver_namespace(client: Client, name: str | None) -> str:
         for hook in configuration.get("webhooks") or ()
         if (service := (hook.get("clientConfig") or {}).get("service"))
     }
-    return NAMESPACE if NAMESPACE in namespaces or not namespaces else min(namespaces)
+    namespace = NAMESPACE if NAMESPACE in namespaces or not namespaces else min(namespaces)
+    return namespace, len(namespaces) < 2
 
 
 async def read(client: Client, server: ServerConfig, name: str | None, file: Policies | None = None) -> InForce:
-    """Return the policies in force: those that the driver in a cluster follows, or those of the user's file.
+    """Return the policies in force: the policies that the driver follows, or the policies of the user's file.
 
     Args:
         client: The API server's client.
         server: The API server, for messages.
         name: The namespace where the driver is installed, if it is known; else ``driver_namespace`` finds it.
-        file: The policies that the user gave by ``--policies``. With these the cluster is not asked.
+        file: The policies that the user gave by ``--policies``. If given, the cluster is not asked.
     """
     if file is not None:
         return InForce(file)
@@ -91,7 +106,7 @@ async def read(client: Client, server: ServerConfig, name: str | None, file: Pol
 
 
 def among(config_maps: Iterable[Mapping[str, Any]], namespace: str) -> InForce:
-    """Return the policies in force from the chart's ConfigMap, which is looked for among some ConfigMaps.
+    """Return the policies in force, from the chart's ConfigMap among some ConfigMaps.
 
     Args:
         config_maps: ConfigMaps of the namespace. If none of them is the chart's, the result is the defaults, with a
@@ -105,13 +120,13 @@ def among(config_maps: Iterable[Mapping[str, Any]], namespace: str) -> InForce:
         labels = metadata.get("labels")
         ours = isinstance(labels, Mapping) and labels.items() >= _LABELS.items()
         if ours and isinstance(text := data.get(KEY), str):
-            return _parsed(text, f"ConfigMap {metadata.get('namespace')}/{metadata.get('name')}")
+            return _parsed(text, f"{KEY} of ConfigMap {metadata.get('namespace')}/{metadata.get('name')}")
     why = f"namespace {namespace} has no policies ConfigMap of the chart"
     return _defaults(why, "name the driver's namespace with --driver-namespace NAME")
 
 
 def unread(error: ClusterError) -> InForce:
-    """Return the policies in force for a user who may not read the ConfigMaps: the defaults, with a trouble."""
+    """Return the default policies, with a message on ``error``: the ConfigMaps cannot be read."""
     cause = error.__cause__
     may_not = isinstance(cause, ApiError) and cause.forbidden
     cure = "ask to be named in the chart's value viewer.subjects, which gives that right"
@@ -124,12 +139,16 @@ def _parsed(text: str, source: str) -> InForce:
     try:
         return InForce(read(text.encode("utf-8", "replace"), source=source))
     except PoliciesError as error:
-        return _defaults(str(error), "correct the chart's value policies")
+        says = plain(error.by_key(source))
+        unread = _defaults(
+            sentences(says, "The controller keeps the last valid file."), "correct the chart's value policies"
+        )
+        return msgspec.structs.replace(unread, error=says)
 
 
 def _defaults(why: str, cure: str) -> InForce:
-    said = f"the policies in force could not be read, so the defaults count: {why}"
-    return InForce(DEFAULTS, plain(f"{said}. Give them with --policies FILE, or {cure}."))
+    warning = f"what is shown follows the default policies, because the policies in force cannot be read: {why}"
+    return InForce(DEFAULTS, plain(sentences(warning, f"Give them with --policies FILE, or {cure}.")))
 
 
 def _selector(labels: Mapping[str, str]) -> str:

@@ -25,21 +25,25 @@ from dradriver.view.terminal_text import plain
 
 
 class Own:
-    """What the controller keeps in the driver's namespace: GPU time, reservations and policies.
+    """The data that the controller keeps in the driver's namespace: GPU time, reservations and policies.
 
     Attributes:
-        policies: The policies to decide by: those in force, or those of the user's file.
+        policies: The policies to decide by: the policies in force, or the policies of the user's file.
         hours: GPU time by hour.
         details: Idle time and pods by hour.
         until: Time of the last count, seconds since the epoch; 0 if nothing was counted.
         reserved: The reservations of GPUs for waiting workloads.
-        unread: What could not be read, in words.
+        unread: Messages about data that could not be read.
         refused: Why nothing could be read; empty if it could.
-        trouble: Why the policies in force are not known; empty if they are. ``unread`` has it, too.
+        trouble: Why the policies in force are not known; empty if they are. ``unread`` has the same message.
     """
 
     def __init__(self, file: Policies | None = None) -> None:
-        """Know nothing yet; ``file`` has the policies of the user's file. None takes those in force."""
+        """Prepare empty data.
+
+        Args:
+            file: The policies of the user's file; None to use the policies in force.
+        """
         self.policies = file or DEFAULTS
         self._file = file
         self.hours: Hours = {}
@@ -53,7 +57,7 @@ class Own:
     async def read(self, client: Client, server: ServerConfig, namespace: str) -> None:
         """Read the tenants' past usage, reservations and policies from the ConfigMaps of the driver's namespace.
 
-        It raises nothing: ``unread`` says what cannot be read.
+        Errors are not raised; ``unread`` gets a message about each ConfigMap that cannot be read.
         """
         try:
             config_maps: list[dict[str, Any]] = await cluster_reading.listed(
@@ -63,7 +67,7 @@ class Own:
             # ``_file``: the user's own policies, or None to use those of the ConfigMap that could not be read.
             trouble = f"{error}." if self._file is not None else policies_in_force.unread(error).trouble
             self.refused = str(error)
-            self.unread.append(f"{trouble} The tenants' shares count only what they hold now.")
+            self.unread.append(f"{trouble} The fair-share use of tenants counts only the GPUs that they have now.")
             return
 
         # Several ConfigMaps can have the same hour: the one that was counted last is right.
@@ -88,13 +92,13 @@ class Own:
             self._take_policies(policies_in_force.among(config_maps, namespace))
 
     async def read_reservations(self, client: Client, server: ServerConfig, namespace: str) -> None:
-        """Read the reservations alone from the driver's namespace, without the tenants' usage."""
+        """Read only the reservations from the driver's namespace, without the tenants' usage."""
         try:
             self._take_reservations(await client.get(CONFIG_MAPS, reservation_config_map.NAME, namespace=namespace))
         except (ApiError, Unreachable) as error:
             if not (isinstance(error, ApiError) and error.not_found):
                 refused = cluster_reading.refused(error, server, CONFIG_MAPS)
-                self.unread.append(f"{refused}; without these nobody knows here which GPUs are reserved")
+                self.unread.append(f"The reserved GPUs are not known: {refused}")
 
     def _take_reservations(self, config_map: Mapping[str, Any]) -> None:
         try:
@@ -119,9 +123,13 @@ class Own:
         now_held: Mapping[str, tuple[float, float]],
         labels: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Tenants:
-        """Return the tenants with their past usage, and what their namespaces are given or promised now.
+        """Return the tenants with their past GPU time and their present GPUs.
 
-        Without the namespaces' labels each that no tenant names is as one that none has.
+        Args:
+            policies: The policies that define the tenants.
+            now_held: The present GPUs of each namespace, allocated or tentatively placed.
+            labels: The labels of each namespace, by which tenants select namespaces. If they could not be read, tenants
+                select no namespace by labels.
         """
         now = time.time()
         tenants = Tenants(Shares(time.monotonic))

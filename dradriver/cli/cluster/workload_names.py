@@ -1,6 +1,6 @@
-"""The names of workloads: ``queue`` and ``explain -A`` print them, and ``explain`` reads them again.
+"""The names of workloads: ``queue`` and ``explain -A`` print them, and ``explain`` parses them.
 
-A pod is ``team-a/trainer``. The pods of a gang are ``team-a/job/train``, by the kind and the name of what they are of.
+A pod is ``team-a/trainer``. The pods of a gang are ``team-a/job/train``, by kind and name of their owner or gang.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class WorkloadName(NamedTuple):
     """A workload as a user names it.
 
     Attributes:
-        namespace: Its namespace; None if the name does not say it.
-        kind: ``pod``, ``gang``, or the kind of an owner of pods in small letters.
-        name: The name of that.
+        namespace: Its namespace; None if the user did not give it.
+        kind: ``pod``, ``gang``, or the kind of an owner of pods in lower case.
+        name: The name of the pod, gang or owner.
     """
 
     namespace: str | None
@@ -54,24 +54,24 @@ class WorkloadName(NamedTuple):
 
 
 def read(text: str, namespace: str | None = None) -> WorkloadName:
-    """Return the workload that a user names.
+    """Parse the name of a workload that a user typed.
 
     Args:
         text: The name.
-        namespace: The namespace that an option names; None for none.
+        namespace: The namespace that an option names; None without the option.
 
     Raises:
-        click.UsageError: It is no name of a workload, or names another namespace than the option.
+        click.UsageError: The text is no name of a workload, or names another namespace than the option.
     """
     *before, name = text.split("/")
     kind = POD
     if before and (len(before) > 1 or _kind(before[-1]) in _KINDS):
         kind = _kind(before.pop())
     if len(before) > 1 or not all(map(_NAME.fullmatch, (*before, kind, name))):
-        raise click.UsageError(f"{text!r} names no workload; write {_FORMS}")
+        raise click.UsageError(f"{text!r} names no workload. Write {_FORMS}.")
     own = before[0] if before else None
     if own is not None and namespace not in (None, own):
-        raise click.UsageError(f"{text!r} is in namespace {own}, and -n names {namespace}; leave one of them out")
+        raise click.UsageError(f"{text!r} is in namespace {own}, and -n names {namespace}. Remove one of them.")
     return WorkloadName(own or namespace, kind, name)
 
 
@@ -82,7 +82,10 @@ def _kind(word: str) -> str:
 
 
 def of_pod(namespace: str, name: str) -> str:
-    """Return the name of a pod: ``team-a/trainer``; with its kind if its namespace is called like one."""
+    """Return the name of a pod: ``team-a/trainer``.
+
+    If the namespace has the name of a kind, such as ``job``, the result is ``job/pod/trainer``.
+    """
     return plain(f"{namespace}/{POD}/{name}" if _kind(namespace) in _KINDS else f"{namespace}/{name}")
 
 
@@ -93,7 +96,7 @@ def of_gang(membership: Membership) -> str:
 
 
 def gang_name(membership: Membership) -> str:
-    """Return the name of a gang alone: the one that its author wrote, or the name of its pods' owner."""
+    """Return the name of a gang without its namespace: the author's name for it, or the name of the pods' owner."""
     if membership.wants is not None and membership.wants.written is not None:
         return membership.wants.written
     member = membership.member
@@ -103,7 +106,7 @@ def gang_name(membership: Membership) -> str:
 def names_of(scene: Scene, workloads: Sequence[PendingWorkload]) -> list[str]:
     """Return the names of workloads of a listed cluster, in their order.
 
-    An owner can have several gangs, such as the groups of a LeaderWorkerSet. Each of them has the name of a pod of it.
+    An owner can have several gangs, such as the groups of a LeaderWorkerSet. Each of these is named by one of its pods.
     """
     names = []
     for workload in workloads:
@@ -117,7 +120,19 @@ def names_of(scene: Scene, workloads: Sequence[PendingWorkload]) -> list[str]:
 
 
 def is_of(pod: Pod, workload: WorkloadName) -> bool:
-    """Return whether a pod belongs to a named workload that is no pod, by its owners or its gang."""
+    """Return whether a pod belongs to a gang or owner that the user named."""
+    return (workload.kind, workload.name) in _workloads_of(pod)
+
+
+def kinds_of(pod: Pod, name: str) -> list[str]:
+    """Return the kinds of the gangs and owners of a pod that have this name, a gang's own name first."""
+    return sorted(
+        (kind for kind, called in _workloads_of(pod) if called == name), key=lambda kind: (kind != GANG, kind)
+    )
+
+
+def _workloads_of(pod: Pod) -> set[tuple[str, str]]:
+    """Return the gangs and owners of a pod, by kind and name."""
     # Imported here, because they load numpy: ``explain POD`` says its first words without it.
     from dradriver.cluster.pods.gang_pods import Gangs
     from dradriver.cluster.pods.gpu_time import owner_of
@@ -129,4 +144,4 @@ def is_of(pod: Pod, workload: WorkloadName) -> bool:
     gangs.pod_changed(key, pod, lambda _: False)
     if (membership := gangs.of(key)) is not None:
         owners.add((membership.member.made_by.replace(" ", "").lower(), gang_name(membership)))
-    return (workload.kind, workload.name) in owners
+    return owners

@@ -1,19 +1,19 @@
-"""``gputopo explain``: why a pod waits, or what it got.
+"""``gputopo explain``: why a pod waits, or which GPUs it got.
 
-* ``subject``: what the pod says itself, shown before anything else is read.
-* ``verdict``: the controller's own review and decision about the pod, with what happened to it.
+* ``subject``: the facts on the pod object itself, shown before anything else is read.
+* ``verdict``: the controller's own review and decision about the pod, with the pod's history.
 * ``workload_reader``: reads the pod's workload from the cluster as the controller has it: the pod alone, or its gang.
-* ``workload``: the one path from a workload to its verdict; what it leaves open is in the next two.
+* ``workload``: the base class that leads from a workload to its verdict; the next two modules have its subclasses.
 * ``pod_workload``: a workload of one pod that gets its place by itself.
 * ``gang_workload``: a workload of all pods of a gang that has not started.
 * ``static_pods``: pods that the scheduler alone places.
-* ``gang_shown``: the gang that a pod is of, with the states of its pods, as it is shown.
-* ``gang_ways``: what would make a place for all of a gang, and the room that network levels have for its pods.
-* ``gpu_sets``: which sets of GPUs are free, and which would be if others ended.
-* ``gpu_holders``: who holds the GPUs of a node.
-* ``queue_position``: the position of a pod or gang in the queue, and all that wait.
-* ``shown_places``: what a pod has, is promised or would get, as it is shown.
-* ``pod_history``: what happened to a pod so far, Events among it.
-* ``model``: the types of all that is known of a pod, as JSON and YAML have them.
+* ``gang_shown``: the pod's gang with the states of its pods, as the command shows it.
+* ``gang_ways``: the claims that must end so that a whole gang has a place, and the room in each network level.
+* ``gpu_sets``: the sets of GPUs that are free, and the sets that would be free if other pods ended.
+* ``gpu_holders``: the claims and pods that use the GPUs of a node.
+* ``queue_position``: the position of a pod or gang in the queue, and all waiting workloads.
+* ``shown_places``: the place that a pod has, is tentatively given, or would get, as the command shows it.
+* ``pod_history``: the past of a pod, including Events.
+* ``model``: the types of all these facts, as JSON and YAML have them.
 * ``explain_document``: the document that shows all of this to people.
 """

@@ -1,4 +1,4 @@
-"""The document of ``gputopo explain``: first what the pod says itself (``head``), then the verdict (``rest``)."""
+"""The document of ``gputopo explain``: first the facts on the pod object (``head``), then the verdict (``rest``)."""
 
 from __future__ import annotations
 
@@ -8,78 +8,96 @@ from typing import Any, Final
 
 import msgspec
 
+from dradriver.allocator.choice.phrases import SEVERAL_RINGS, nodes_within
 from dradriver.api.vocabulary import values
 from dradriver.cli.cluster import workload_names
 from dradriver.cli.explainer.model import Free, Gang, Happening, Help, Place, Static, Subject, Turn, Verdict
-from dradriver.counted import counted
+from dradriver.counted import counted, first_of
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
 
 _STATES: Final = {
     "foreign": "not placed by this driver",
     "static": "static: the scheduler alone places it",
     "waits": "waits for a place",
-    "promised": "has GPUs promised, waits for the scheduler",
-    "placed": "has its place",
+    "tentative": "has a tentative placement, waits for the scheduler",
+    "placed": "placed",
     "finished": "has finished",
 }
+MOVES: Final = "Positions are those of now. They change when pods are created or end, and as tenants use GPU time."
+FAIR_SHARE: Final = (
+    "fair-share use: the tenant's fraction of all GPU time divided by its fraction of all weights; 1x is exactly its "
+    "share. A namespace without a tenant counts as a tenant of weight 1. GPU time of deleted namespaces still counts."
+)
+_BETTER: Final = (
+    "a better one is free now. The driver does not move running pods: create the pod again if it should get the set"
+)
+_CORDONED: Final = "cordoned"  # ``selector_classes.CORDONED``, which loads numpy
 _BEFORE_A_PLAN: Final = ("unknown", "gathering", "waiting")
 _NAMED: Final = 16  # pods and nodes of a gang
-_TONES: Final = {"waits": Tone.WARNING, "static": Tone.WARNING, "promised": Tone.PROMISED, "placed": Tone.FREE}
+_TONES: Final = {"waits": Tone.WARNING, "static": Tone.WARNING, "tentative": Tone.PROMISED, "placed": Tone.FREE}
 
 
 def head(subject: Subject) -> Document:
-    """Return the head of the document of ``gputopo explain``: state and request, which need nothing but the pod."""
+    """Return the first part of the output of ``gputopo explain``: the pod's state and request.
+
+    It is made from the pod object alone (``subject``), before the cluster is read.
+    """
     title = f"Pod {subject.namespace}/{subject.pod}"
     state = _STATES[subject.state] + (f" on {subject.node}" if subject.node else "")
     rows: list[tuple[Cell, ...]] = [(Cell("state"), Cell(state, _TONES.get(subject.state, Tone.PLAIN)))]
     if subject.wish:
-        rows.append(words("asks for", subject.wish))
+        rows.append(words("requests", subject.wish))
     if subject.created:
         spent = age(subject.created)
         rows.append(words("created", subject.created + (f", {spent} ago" if spent else "")))
     if subject.said:
-        rows.append(words("the controller says", subject.said))
-    rows += [words("it lacks" if number == 0 else "", text) for number, text in enumerate(subject.lacks)]
+        rows.append(words("reason", subject.said))
+    rows += [words("missing" if number == 0 else "", text) for number, text in enumerate(subject.lacks)]
     return Document(title=title, sections=(Section(title=title, blocks=(_plain_table(rows),)),))
 
 
 def rest(verdict: Verdict) -> Document:
-    """Return the rest of the document of ``gputopo explain``: a section for each known part of the verdict."""
+    """Return the second part of the output of ``gputopo explain``: a section for each known field of the verdict."""
     # Parts of the verdict that are empty or None were not found out, or do not apply to the pod.
     sections = []
 
     def add(title: str, *blocks: Block) -> None:
         sections.append(Section(title=title, blocks=blocks))
 
+    if verdict.same_name:
+        add("", Notes(lines=(Cell(f"A gang has the same name: gputopo explain {verdict.same_name}"),)))
     if verdict.reason:
         lines = [Cell(verdict.reason), *([Cell(verdict.nearest)] if verdict.nearest else [])]
         add("Now", Notes(lines=tuple(lines)))
     if verdict.gang is not None:
-        add("Its gang", *_gang(verdict.gang))
+        add("Gang", *_gang(verdict.gang))
         if verdict.gang.room:
-            add("Room for such pods", _room(verdict.gang))
+            add("Room for pods of this gang", _room(verdict.gang))
         if verdict.gang.helps:
-            add("What would help the gang", _ways(verdict.gang))
+            add("What would help the gang", *_ways(verdict.gang))
     if verdict.static is not None:
-        add("Its claim", _static(verdict.static))
+        add("Claim", _static(verdict.static))
     if verdict.place is not None:
-        add("Its place" if verdict.turn is None else "It would get", _place(verdict.place))
+        place = _place(verdict.place, verdict.better_free)
+        add("Placement" if verdict.turn is None else "Possible placement", place)
     if verdict.better:
-        add("Better sets", _helps(verdict.better, free="free now: a pod that is created anew would get it"))
+        add("Better sets of GPUs", _helps(verdict.better, free="free now: a pod that is created again would get it"))
     if verdict.free is not None:
-        add("Free", *_free(verdict.free))
+        add("Free GPUs", *_free(verdict.free))
+    if verdict.quota_help:
+        add("What would help", Notes(lines=(Cell(verdict.quota_help),)))
     if verdict.helps:
         add("What would help", _helps(verdict.helps, free="free"))
     if verdict.turn is not None:
-        add("Queue", Notes(lines=(Cell(_turn(verdict.turn)),)))
+        add("Queue", Notes(lines=(Cell(_turn(verdict.turn)), Cell(MOVES))))
     if verdict.happened:
-        add("What happened", _happened(verdict.happened))
+        add("Events", _happened(verdict.happened))
     return Document(title="", sections=tuple(sections))
 
 
 def waiting(subjects: Sequence[Subject]) -> Document:
-    """Return the document of ``gputopo explain`` without a pod: all pods that wait, the oldest first."""
-    heads = ("pod", "for", "asks for", "why")
+    """Return the output of ``gputopo explain`` without a pod: all pods that wait, the oldest first."""
+    heads = ("pod", "age", "requests", "reason")
     rows = tuple(
         words(workload_names.of_pod(subject.namespace, subject.pod), age(subject.created), subject.wish, _why(subject))
         for subject in subjects
@@ -91,11 +109,11 @@ def waiting(subjects: Sequence[Subject]) -> Document:
 def _why(subject: Subject) -> str:
     if subject.state == "static":
         return f"static: {subject.refused or 'left to the scheduler'}"
-    return subject.said or ("its GPUs are promised to it" if subject.state == "promised" else "not said yet")
+    return subject.said or ("it has a tentative placement" if subject.state == "tentative" else "no reason yet")
 
 
 def data(subject: Subject, verdict: Verdict) -> dict[str, Any]:
-    """Return the document of ``gputopo explain`` as data for JSON and YAML: what the pod says, and the verdict."""
+    """Return the output of ``gputopo explain`` as JSON and YAML data: the facts on the pod, and the verdict."""
     fields: dict[str, Any] = msgspec.to_builtins(subject) | msgspec.to_builtins(verdict)
     return fields
 
@@ -104,24 +122,40 @@ def _plain_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
     return Table(columns=(Column(), Column()), rows=tuple(rows))
 
 
+def fair_share(use: float) -> str:
+    """Return the fair-share use of a tenant as tables show it: ``1.2x``.
+
+    ``use`` is the tenant's GPU time relative to its weight; 1 is exactly its share.
+    """
+    return f"{use:g}x"
+
+
 def numbers(gpus: Sequence[int]) -> str:
-    """Return GPUs as documents of ``gputopo explain`` name them: ``GPU0 GPU3``."""
+    """Return the text for some GPUs of a node: ``GPU0 GPU3``."""
     return " ".join(f"GPU{number}" for number in gpus)
 
 
-def _place(place: Place) -> Table:
+def _place(place: Place, better_free: bool | None) -> Table:
     rows = [words("node", place.node), words("GPUs", numbers(place.gpus))]
+    if place.unhealthy:
+        listed = f"{numbers(place.unhealthy)}: gputopo health says what is wrong, and the repair"
+        rows.append((Cell("unhealthy"), Cell(listed, Tone.ERROR)))
     if place.parts:
-        rows.append(words("parts", ", ".join(place.parts)))
+        rows.append(words("fractions", ", ".join(place.parts)))
     if place.level:
-        rows.append(words("level", place.level))
+        rows.append(words("slowest link", place.level))
     if place.busbw_gbps:
-        ring = f", the ring's weakest step {place.bandwidth_gbps:g} GB/s" if place.bandwidth_gbps else ""
-        rows.append(words("all-reduce", f"{place.busbw_gbps:g} GB/s{ring}"))
+        rows.append(words("all-reduce", f"{place.busbw_gbps:g} GB/s predicted bus bandwidth (busbw)"))
+        if place.bandwidth_gbps:
+            rows.append(words("link", f"{place.bandwidth_gbps:g} GB/s in one direction, slowest step of one ring"))
+            if place.bandwidth_gbps < place.busbw_gbps:
+                rows.append(words("", SEVERAL_RINGS))
     if place.score is not None:
         rows.append(words("score", f"{place.score} of 100"))
+    if better_free is not None:
+        rows.append(words("better set", _BETTER if better_free else "no better one is free now"))
     if place.fallback:
-        rows.append(words("preferred, not had", ", ".join(place.fallback)))
+        rows.append(words("preferred, not met", ", ".join(place.fallback)))
     return _plain_table(rows)
 
 
@@ -129,13 +163,13 @@ def _gang(gang: Gang) -> tuple[Block, ...]:
     """Return a table of the facts about a gang, and a table of its pods."""
     origin = "named by its author" if gang.made_by == "gang" else f"made by a {gang.made_by}"
     # ``here``: the pods that exist. ``least`` and ``most``: how many can start, and how many there will be.
-    size = f"{counted(gang.here, 'pod is', 'pods are')} there, of how many is not known"
+    size = f"{counted(gang.here, 'pod exists', 'pods exist')}, the size of the gang is not known"
     if gang.least is not None and gang.most is not None:
         enough = f", {gang.least} are enough to start" if gang.least < gang.most else ""
         # A PodGroup says how few pods can start, and not how many there will be: ``most`` is then the largest number.
         of_most = f" of {gang.most}" if gang.most < values.MOST_PODS else ""
-        size = f"{gang.here}{of_most} are there{enough}"
-    placed = f"{gang.seated} of {gang.here} have their places, {gang.bound} are bound"
+        size = f"{gang.here}{of_most} exist{enough}"
+    placed = f"{gang.seated} of {gang.here} are allocated, {gang.bound} are bound"
     rows = [
         words("gang", f"{gang.name}, {origin}"),
         words("state", gang.state if gang.state in _BEFORE_A_PLAN else f"{gang.state}: {placed}"),
@@ -143,10 +177,9 @@ def _gang(gang: Gang) -> tuple[Block, ...]:
     ]
     if gang.reach:
         slowest = f", all-reduce {gang.busbw_gbps:g} GB/s" if gang.busbw_gbps else ""
-        rows.append(words("plan", f"{counted(len(gang.nodes), 'node')} of one {gang.reach}{slowest}"))
+        rows.append(words("plan", nodes_within(gang.reach, len(gang.nodes)) + slowest))
     if gang.nodes:
-        more = f" and {len(gang.nodes) - _NAMED} more" if len(gang.nodes) > _NAMED else ""
-        rows.append(words("nodes", ", ".join(gang.nodes[:_NAMED]) + more))
+        rows.append(words("nodes", first_of(gang.nodes, _NAMED)))
     if gang.rank_hint is not None:
         rows.append(words("rank hint", str(gang.rank_hint)))
     pods = tuple(
@@ -159,22 +192,24 @@ def _gang(gang: Gang) -> tuple[Block, ...]:
 
 def _room(gang: Gang) -> Table:
     rows = tuple(words(one.level, str(one.pods), one.domain) for one in gang.room)
-    return Table(columns=(Column("level"), Column("pods", number=True), Column("where")), rows=rows)
+    return Table(columns=(Column("level"), Column("pods", number=True), Column("domain")), rows=rows)
 
 
-def _ways(gang: Gang) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for number, way in enumerate(gang.helps, 1):
-        lead = str(number)
-        for one in way:
-            for owner in one.owners:
-                rows.append(words(lead, one.node, f"{numbers(owner.gpus)} {owner.words}"))
-                lead = ""
-    return Table(columns=(Column("way"), Column("node"), Column("what would have to end")), rows=tuple(rows))
+def _ways(gang: Gang) -> tuple[Block, ...]:
+    count = len(gang.helps)
+    rows = tuple(
+        words(f"{number} of {count}", one.node, f"{numbers(owner.gpus)} {owner.words}")
+        for number, way in enumerate(gang.helps, 1)
+        for one in way
+        for owner in one.owners
+    )
+    table = Table(columns=(Column("way"), Column("node"), Column("what would have to end")), rows=rows)
+    one_way = "One of these ways is enough. " if count > 1 else ""
+    return Notes(lines=(Cell(f"{one_way}All rows of a way have to end."),)), table
 
 
 def _static(made_by: Static) -> Table:
-    there = {True: "", False: ", which is not there", None: ", which you may not read"}[made_by.there]
+    there = {True: "", False: ", which does not exist", None: ", which you may not read"}[made_by.there]
     filled = f"{made_by.claim}, {'allocated' if made_by.allocated else 'not allocated'}"
     return _plain_table(
         [words("template", made_by.template + there), words("claim", filled if made_by.claim else "none yet")]
@@ -187,7 +222,7 @@ def _free(free: Free) -> tuple[Block, ...]:
     rows = tuple(
         words(room.node, f"{room.gpus} x {room.product}", numbers(room.free), str(room.largest)) for room in free.best
     )
-    columns = (Column("node"), Column("GPUs"), Column("free"), Column("largest such set", number=True))
+    columns = (Column("node"), Column("GPUs"), Column("free"), Column("largest matching set", number=True))
     return Notes(lines=(Cell(many),)), Table(columns=columns, rows=rows)
 
 
@@ -197,26 +232,32 @@ def _helps(helps: Sequence[Help], *, free: str) -> Table:
         gbps = f"{option.busbw_gbps:g} GB/s" if option.busbw_gbps else ""
         said = [f"{numbers(owner.gpus)} {owner.words}" for owner in option.owners]
         if option.causes:
-            said.append(f"nobody holds its GPUs, but they are left out: {', '.join(option.causes)}")
+            causes = ", ".join(_with_command(cause, option.node) for cause in option.causes)
+            said.append(f"its GPUs are free, but this pod cannot use them: {causes}")
         for number, text in enumerate(said or [free]):
             lead = ("", "", "") if number else (option.node, numbers(option.gpus), gbps)
             rows.append(words(*lead, text))
-    columns = (Column("node"), Column("set"), Column("all-reduce"), Column("what is in the way"))
+    columns = (Column("node"), Column("set"), Column("all-reduce"), Column("blocked by"))
     return Table(columns=columns, rows=tuple(rows))
 
 
+def _with_command(cause: str, node: str) -> str:
+    """Return why a node is left out, with the command that ends it if there is one."""
+    return f"{cause} (kubectl uncordon {node})" if cause == _CORDONED else cause
+
+
 def _turn(turn: Turn) -> str:
-    by = "of the highest priority the oldest first" if turn.priority else "the oldest first"
+    by = "by priority, then by age" if turn.priority else "by age"
     if turn.share is not None:
-        had = f"its tenant {turn.tenant} has had {turn.share:g} of its share"
-        by = f"by priority ({turn.priority}), then by what tenants have had: {had}"
-    waiting = counted(turn.waiting, "pod or gang that waits", "pods and gangs that wait")
-    alone = f"position {turn.position} of {waiting}, {by}"
+        use = f"fair-share use (tenant {turn.tenant}: {fair_share(turn.share)})"
+        by = f"by priority ({turn.priority}), then by {use}, then by age"
+    waiting = counted(turn.waiting, "waiting pod or gang", "waiting pods and gangs")
+    alone = f"position {turn.position} of {waiting} now, {by}"
     reserved = f"; {turn.reserved}" if turn.reserved else ""
     if turn.position == 1:
         return alone + reserved
-    alike = f"; {counted(turn.alike, 'before it asks', 'before it ask')} for the same" if turn.alike else ""
-    return f"{alone}{alike}; just before it: {', '.join(turn.before)}{reserved}"
+    alike = f"; {counted(turn.alike, 'before it requests', 'before it request')} the same" if turn.alike else ""
+    return f"{alone}{alike}; directly before it: {', '.join(turn.before)}{reserved}"
 
 
 def _happened(happened: Sequence[Happening]) -> Table:
@@ -227,7 +268,7 @@ def _happened(happened: Sequence[Happening]) -> Table:
 
 
 def _time(time: str) -> str:
-    """Return a time to the second: some sources write fractions."""
+    """Return a time without fractions of a second, which some sources write."""
     return time if len(time) <= 20 else f"{time[:19]}Z"
 
 
@@ -236,11 +277,14 @@ def _counted(happening: Happening) -> str:
 
 
 def age(time: str, now: datetime.datetime | None = None) -> str:
-    """Return the age of an object as ``gputopo explain`` shows it: ``3 h``; empty if ``time`` cannot be read.
+    """Return the age of an object as ``gputopo explain`` shows it: ``3 h``.
+
+    The result is empty if ``time`` cannot be read.
 
     Args:
         time: As Kubernetes writes it, ``2026-01-31T12:00:00Z``.
-        now: The time now, by this machine's clock where none is given; a server's that runs ahead makes ``0 s``.
+        now: The time now; None for this machine's clock. If ``time`` is later, because a server's clock runs ahead, the
+            age is ``0 s``.
     """
     try:
         then = datetime.datetime.fromisoformat(time)

@@ -26,8 +26,8 @@ class GangPods(msgspec.Struct, frozen=True):
 
     Attributes:
         of: The membership of one of its pods, with the gang annotations.
-        pending: All its living pods.
-        size: The fewest pods that it may start with, and all its pods; or the reason why these are not known.
+        pending: All pods of the gang that have not ended.
+        size: The smallest number of pods that can start, and the number of all pods; or why these are not known.
         done: Number of its pods that have succeeded.
     """
 
@@ -38,7 +38,7 @@ class GangPods(msgspec.Struct, frozen=True):
 
 
 def described(scene: Scene, gang: GangPods, pod: Pod, places: Mapping[Member, Placement] | None = None) -> Gang:
-    """Return the gang of a pod as it is shown by ``gputopo explain``, with the states of its pods.
+    """Return a pod's gang as ``gputopo explain`` shows it, with the states of its pods.
 
     Args:
         scene: The cluster; ``scene.picture`` is the controller's cluster cache.
@@ -86,8 +86,8 @@ def described(scene: Scene, gang: GangPods, pod: Pod, places: Mapping[Member, Pl
         here=len(members),
         least=None if size is None else size[0],
         most=None if size is None else size[1],
-        # ``seated``: its claim has the gang barrier device. ``told``: the barrier is open, so it may be bound.
-        seated=sum(state in ("seated", "told", "bound") for state in states.values()),
+        # ``allocated``: its claim has the gang barrier device. ``starting``: the barrier is open, so it may be bound.
+        seated=sum(state in ("allocated", "starting", "bound") for state in states.values()),
         bound=sum(state == "bound" for state in states.values()),
         nodes=tuple(map(plain, dict.fromkeys(node_of[member] for member in by_index))),
         reach="" if any_plan is None else plain(any_plan.reach),
@@ -98,29 +98,36 @@ def described(scene: Scene, gang: GangPods, pod: Pod, places: Mapping[Member, Pl
 
 
 def state(scene: Scene, member: Member) -> str:
-    """Return the state of one pod of a gang as it is shown by ``gputopo explain``: how far its placement is."""
+    """Return the placement state of one pod of a gang as ``gputopo explain`` shows it.
+
+    ``GangPod.state`` lists the states. ``scene`` is the listed cluster.
+    """
     if member.pod.spec.node_name:
         return "bound"
     claim = scene.picture.claim_of(member.pod)
     if claim is None or not claim.owned_by(member.uid):
-        return "gated" if member.pod.gated else "lifted"
+        return "gated" if member.pod.gated else "ungated"
     if is_seated(member, claim):
-        return "told" if claim.seat is not None and GO in claim.seat.told else "seated"
-    return "planned" if member.pod.gated else "lifted"
+        return "starting" if claim.seat is not None and GO in claim.seat.told else "allocated"
+    return "planned" if member.pod.gated else "ungated"
 
 
 def _gang_state(scene: Scene, gang: GangPods, states: Mapping[Member, str], size: Size | None) -> str:
-    """Return the state of a gang, with the names of docs/gangs.md."""
+    """Return the state of a gang, with the names of docs/tasks/gangs.md.
+
+    ``scene`` is the listed cluster, ``states`` has the state of each pod. ``size`` is None while the gang's size is not
+    known.
+    """
     if scene.picture.gangs.started(gang.pending.key):
         return "started"
     claims = [scene.picture.claim_of(member.pod) for member in states if gang_plan.has_claim(scene.picture, member)]
     if any(claim is not None and claim.deleting for claim in claims):
-        return "given back"
+        return "released"
     if claims:
         pod_states = set(states.values())
         if pod_states <= {"planned", "gated"}:
             return "planned"
-        return "seated" if pod_states == {"seated"} else "lifted"
+        return "allocated" if pod_states == {"allocated"} else "ungated"
     if size is None:
         return "unknown"
     return "gathering" if len(states) + gang.done < size[0] else "waiting"

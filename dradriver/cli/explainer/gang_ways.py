@@ -1,4 +1,7 @@
-"""What would make a place for a whole gang: other claims that end, tried by the controller's own plan."""
+"""The ways to make a place for a whole gang. A way is a group of claims that would have to end.
+
+Each way is tried with the controller's own plan for the gang.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,11 @@ _WAYS: Final = 3
 
 
 def ways(workload: Workload) -> tuple[tuple[Help, ...], ...]:
-    """Return the ways to make a place for a whole waiting gang: for each way, what would have to end, node by node.
+    """Return the ways to make a place for a whole waiting gang.
 
-    First those in which one pod ends, or one other gang; where none is enough, one way with several. What pods take of
-    CPU and memory stays counted, so a way that is named does help.
+    A way lists, node by node, the pods that would have to end. First come the ways in which one pod or one other gang
+    ends. If none of these is enough, the result is one way in which several end. The CPU and memory of the pods that
+    would end still count as used, so each returned way does help.
     """
     scene, pending = workload.scene, workload.pending
     members = gang_plan.members_to_plan(scene.picture, pending.members, pending.wanting)
@@ -52,7 +56,10 @@ def ways(workload: Workload) -> tuple[tuple[Help, ...], ...]:
 
 
 def _groups(scene: Scene, own: Collection[Key]) -> list[tuple[Key, ...]]:
-    """Return the claims that hold GPUs, those of one gang together, the fewest GPUs first."""
+    """Return the claims that have GPUs, grouped by gang, the group with the fewest GPUs first.
+
+    The claims of the explained gang (``own``) are left out.
+    """
     found: dict[object, list[Key]] = {}
     held = scene.picture.inventory.holds
     for key in sorted(held.claims()):
@@ -64,7 +71,11 @@ def _groups(scene: Scene, own: Collection[Key]) -> list[tuple[Key, ...]]:
 
 
 def _together(groups: list[tuple[Key, ...]], would_do: Callable[[Collection[Key]], bool]) -> list[tuple[Key, ...]]:
-    """Return one way in which several end, of which none can be left out; none where all of them are not enough."""
+    """Return one way in which several pods or gangs end, all of them needed.
+
+    The result is empty if the gang has no place even after all of ``groups`` end. ``would_do`` returns whether the end
+    of some claims is enough.
+    """
     ending = groups[:_TRIED]
     if not would_do([key for group in ending for key in group]):
         return []
@@ -89,9 +100,10 @@ def _shown(scene: Scene, claims: tuple[Key, ...]) -> tuple[Help, ...]:
 
 
 def room(scene: Scene, workload: PendingWorkload) -> tuple[GangRoom, ...]:
-    """Return how many pods of a gang each network level has room for now, shown next to the ways to place all.
+    """Return the number of a gang's pods that each network level has room for now.
 
-    All pods count as the first pod that wants a place: what another pod requests need not be readable.
+    ``workload`` is the gang. Each pod counts as if it had the request of the first pod that needs a place, because
+    other requests may be unreadable.
     """
     fleet, wish = scene.picture.fleets.of(workload.key[0]), workload.asking[0].wish
     if not isinstance(wish.request, Whole):

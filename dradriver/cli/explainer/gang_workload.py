@@ -1,4 +1,4 @@
-"""The workload that is all pods of a gang that has not started: they get their places together."""
+"""The workload of a gang that has not started: all its pods get their places together."""
 
 from __future__ import annotations
 
@@ -21,23 +21,27 @@ from dradriver.controller.placing.ranking import eligible
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Step, Wait
 from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.observe import observe_gang
-from dradriver.controller.steps.rules import scheduler_says, shown
+from dradriver.controller.steps.rules import scheduler_says
 from dradriver.controller.steps.step import step as next_step
 from dradriver.counted import counted
 from dradriver.queue.limits import Offer
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
+from dradriver.reason import sentences
 
 
 class GangWorkload(Workload):
-    """The workload of a gang that has not started; see ``Workload``."""
+    """The workload that ``gputopo explain`` explains, if it is a gang that has not started."""
 
     def __init__(self, scene: Scene, asked: Member, gang: GangPods) -> None:
         super().__init__(scene, asked, gang.pending, gang)
         self.pods = gang
 
     async def step(self) -> str | None:
-        """Return what the controller is about to do for the workload of a gang, as if it had waited for more pods."""
+        """Return a sentence on the controller's next step for a gang, as if it had waited long enough for more pods.
+
+        None if the next step is to search places.
+        """
         step = self._step_at(0.0)
         if isinstance(step, Wait) and step.reason is None and self.pending.memory.placed_at is None:
             step = self._step_at(GATHER_S)
@@ -52,40 +56,46 @@ class GangWorkload(Workload):
         return next_step(observe_gang(self.pending, picture, self.pods.size, now, done=self.pods.done), picture, now)
 
     def _doing(self, step: Step) -> str:
-        """Return what the controller waits for, or is about to do, in words."""
+        """Return a sentence on ``step``: what the controller waits for, or is about to do."""
         match step:
             case OpenGates():
-                return "the claims of its gang are there; the controller is about to lift the gates"
+                return "The claims of the gang exist. The controller is about to remove the scheduling gates."
             case Go():
-                return "all pods of its gang have their places; the controller is about to let them be bound"
+                return "All pods of the gang have a place. The controller is about to let them be bound."
             case Release():
-                return f"the claims of its gang are given back: {step.reason or step.cause}"
+                return f"The claims of the gang are released. {step.reason or f'The cause is {step.cause}.'}"
             case EndOthers():
                 return step.why.text
             case Wait() if step.reason is not None:
                 return step.reason.text
         have = [member for member in self.pending.members if gang_plan.has_claim(self.scene.picture, member)]
-        seats = sum(gang_shown.state(self.scene, member) == "seated" for member in have)
+        seats = sum(gang_shown.state(self.scene, member) == "allocated" for member in have)
         return (
-            f"{seats} of {counted(len(have), 'pod')} of its gang have their places; the scheduler has yet to give "
-            "the others theirs"
+            f"{seats} of {counted(len(have), 'pod')} of the gang have a place. The scheduler has not placed the others "
+            "yet."
         )
 
     def plan(self, offer: Offer) -> dict[Member, Placement]:
-        """Return the controller's plan for the workload of a gang: places near the members that have one."""
+        """Return the controller's plan for a gang: places near its pods that already have one.
+
+        ``offer`` has the GPUs that the gang may use, and the pods to place.
+        """
         picture = self.scene.picture
         members = gang_plan.members_to_plan(picture, self.pending.members, offer.members)
         return plan(offer.snapshot, members, terms_of(picture, self.pending))
 
     def places(self, found: Mapping[Member, Placement]) -> str:
-        """Return the sentence of ``gputopo explain`` that the workload of a gang has places."""
+        """Return the sentence of ``gputopo explain`` that a gang has the places ``found``."""
         pods = (member.pod for member in found if not member.pod.gated)
         refused = next((pod for pod in pods if pod.refused is not None), None)
-        refusal = "" if refused is None else f"{shown(refused)}: {scheduler_says(refused, refused.refused)}; "
-        return f"{refusal}there are places for {counted(len(found), 'pod')} of its gang now"
+        refusal = "" if refused is None else scheduler_says(refused, refused.refused).text
+        return sentences(refusal, f"There are places for {counted(len(found), 'pod')} of the gang now")
 
     async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
-        """Return the verdict on the workload of a gang without places: why, room for such pods, what would help."""
+        """Return the verdict on a gang without places: reason, room, and what would help.
+
+        ``wish`` is the explained pod's request, ``why`` the refusal of the search.
+        """
         scene = self.scene
         # The rules about the other members do not say which nodes are left out.
         wish = msgspec.structs.replace(wish, rules=None if wish.rules is None else member_rules.alone(wish.rules))
@@ -97,8 +107,8 @@ class GangWorkload(Workload):
             helps=gang_ways.ways(self),
         )
         return Verdict(
-            reason=why.stable,
-            nearest=str(why).partition(": no; ")[2] if str(why) != why.stable else "",
+            reason=why.without_figures.why.text,
+            nearest=why.nearest,
             gang=gang,
             free=None if whole is None else gpu_sets.free(scene, whole, fit, self.pending.key[0]),
             helps=() if whole is None else tuple(gpu_sets.left_out(scene, wish, whole, fit)[:HELPS]),

@@ -1,4 +1,4 @@
-"""The holders of the GPUs of a node, in words: claims, their pods and the time since when."""
+"""The users of a node's GPUs, in words: claims, their pods, and since when they have the GPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _UNUSED: Final = {
 
 
 def holders(scene: Scene, node: str) -> dict[int, tuple[Key, ...]]:
-    """Return the claims that hold each GPU of a node, or a part of it, by the machine's own GPU number."""
+    """Return the claims that have each GPU of a node, by the GPU's number.
+
+    A claim has the whole GPU or a fraction of it. ``scene`` is the listed cluster.
+    """
     inventory = scene.picture.inventory
     return {
         number: tuple(inventory.holders((node, resource_slices.device_name(uuid))))
@@ -32,7 +35,10 @@ def holders(scene: Scene, node: str) -> dict[int, tuple[Key, ...]]:
 
 
 def owners(scene: Scene, held: Mapping[int, tuple[Key, ...]], gpus: tuple[int, ...]) -> tuple[Owner, ...]:
-    """Return the holders of some GPUs of a node for ``gputopo explain``, the one with most of these GPUs first."""
+    """Return the claims that use some GPUs of a node, the claim with most first.
+
+    ``scene`` is the listed cluster. ``held`` has the claims of each GPU, as ``holders`` returns them.
+    """
     gpus_of: dict[Key, list[int]] = {}
     for number in gpus:
         for key in held.get(number, ()):
@@ -42,7 +48,14 @@ def owners(scene: Scene, held: Mapping[int, tuple[Key, ...]], gpus: tuple[int, .
 
 
 def reservations(scene: Scene, node: str, gpus: Sequence[int], *, pod: Key) -> tuple[str, ...]:
-    """Return in words for which waiting pods and gangs, other than a pod and its own, GPUs of a node are reserved."""
+    """Return for which other waiting pods and gangs the GPUs of a node are reserved, in words.
+
+    Args:
+        scene: The cluster.
+        node: The node.
+        gpus: The numbers of the GPUs.
+        pod: The explained pod. Reservations for it or its gang are left out.
+    """
     inventory = scene.picture.inventory
     uuids = inventory.uuids(node)
     devices = [(node, resource_slices.device_name(uuids[number])) for number in gpus if number in uuids]
@@ -65,13 +78,19 @@ def _owner(scene: Scene, key: Key, gpus: tuple[int, ...]) -> Owner:
     pods = tuple(sorted((plain(user) for user in users), key=natural))
     since = plain(claim.metadata.creation_timestamp or "")
     who = f"{namespace}/{', '.join(pods)}" if pods else f"{namespace}/{name}, a claim that no pod uses"
-    words = ("promised to " if promised else "held by ") + who + (f", for {spent}" if (spent := age(since)) else "")
+    words = ("tentatively for " if promised else "used by ") + who + (f", for {spent}" if (spent := age(since)) else "")
     words += _unused(scene, key[0], users)
     return Owner(namespace=namespace, claim=name, pods=pods, promised=promised, since=since, gpus=gpus, words=words)
 
 
 def _unused(scene: Scene, namespace: str, users: Sequence[str]) -> str:
-    """Return what the API says of pods of ours that hold GPUs and do not run."""
+    """Return a note with the state of our pods if they have GPUs but do not run; empty if they run.
+
+    Args:
+        scene: The cluster.
+        namespace: The namespace of the pods.
+        users: The names of the pods.
+    """
     known = [scene.picture.pods.get((namespace, user)) for user in users]
     if not known or any(pod is None or pod.status.phase not in _UNUSED for pod in known):
         return ""

@@ -1,7 +1,7 @@
-"""Sets of GPUs for ``gputopo explain``: those that are free for a pod, and those that would be if other pods ended.
+"""Sets of GPUs for ``gputopo explain``: sets that are free for a pod, and sets that would be if other pods ended.
 
 For whole GPUs all sets of a node are compared at once, as arrays of bit masks. For fractions of GPUs the claims are
-taken away one by one, and the pod is planned without each.
+removed one by one, and the pod is planned without each of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _AT_ONCE: Final = 1 << 22  # pairs of a node and a set that are compared at a ti
 
 
 def free(scene: Scene, request: Whole, fit: Bools, namespace: str) -> Free:
-    """Return the free sets of GPUs for ``gputopo explain``: those that fit the request on eligible nodes."""
+    """Return the free sets of GPUs that fit the request on eligible nodes.
+
+    ``scene`` is the listed cluster, ``namespace`` the pod's, and ``fit`` the mask of these nodes, (rows,).
+    """
     # A room: a node with its free GPUs. Nodes with machines that are alike are a group, compared as arrays.
     rooms: list[Room] = []
     gpus = eligible = nodes = 0
@@ -74,15 +77,16 @@ def _room(group: NodeGroup, node: str, mask: int, largest: int) -> Room:
 
 
 def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> list[Help]:
-    """Return on each of some nodes the set of GPUs for which the fewest GPUs must be released, fewest first.
+    """Return a suitable set of GPUs for each node, with the claims that must end.
 
-    A set that is free is among them, with nobody who would have to end.
+    For each node, this is the set for which the fewest GPUs must become free. The sets that need fewest come first.
+    Sets that are free already are included, with no owners.
 
     Args:
         scene: The cluster.
-        wish: What is wanted; what its own claim holds counts as free.
-        request: What the set must be, in the place of the wish's own request.
-        fit: The nodes that are looked at, by row.
+        wish: The placement request of the pod; the GPUs of its own claim count as free.
+        request: The requirements on the set, which replace those of ``wish``.
+        fit: The nodes to look at, by row.
     """
     nearest: list[tuple[int, str, NodeGroup, Ints, int]] = []
     for group in Snapshot(scene.picture, wish.claim[0]).without([wish.claim], are_own=True).fleet.groups:
@@ -94,7 +98,10 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
 
 
 def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> list[Help]:
-    """Return the free sets of GPUs on nodes that are left out for the explained pod, with the causes."""
+    """Return free sets of GPUs on nodes that the explained pod cannot use, with the causes.
+
+    ``fit`` has the nodes that the pod can use. The other arguments are those of ``helps``.
+    """
     nodes, snapshot = scene.picture.nodes, Snapshot(scene.picture, wish.claim[0])
     limits = node_limits.concerning(wish)
     all_nodes = nodes.named(snapshot.fleet.nodes)
@@ -114,11 +121,11 @@ def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -
 def _sets_lacking_fewest(
     scene: Scene, group: NodeGroup, request: Whole, fit: Bools, namespace: str
 ) -> Iterator[tuple[int, str, NodeGroup, Ints, int]]:
-    """Yield for each node of a group the sets of which the fewest GPUs are not free now.
+    """Yield for each node of a group the sets with the fewest GPUs that are not free now.
 
     Args:
         scene: The cluster.
-        group: Nodes with machines that are alike.
+        group: Nodes with equal machines.
         request: The request.
         fit: The nodes to look at, by row: (rows,).
         namespace: The namespace of the pod.
@@ -163,7 +170,10 @@ def _sets_lacking_fewest(
 
 
 def _can_be_free(scene: Scene, group: NodeGroup, slot: int, namespace: str) -> int:
-    """Return the mask of a node's GPUs that would be free for a namespace if nobody held them."""
+    """Return a node's GPUs that a namespace could get if no pod used them.
+
+    The result is a bit mask. ``slot`` is the node's position in ``group``.
+    """
     inventory, node = scene.picture.inventory, group.names[slot]
     own = scene.picture.fleets.open_to(namespace, node)
     never = group.offer_and_parts(slot)[0].parts_only
@@ -176,7 +186,16 @@ def _can_be_free(scene: Scene, group: NodeGroup, slot: int, namespace: str) -> i
 
 
 def _help(scene: Scene, wish: PlacementRequest, node: str, group: NodeGroup, sets: Ints, now: int) -> Help:
-    """Return the set of a node for which the fewest claims but one's own would have to end, the best of these."""
+    """Return the set of a node for which the fewest other claims must end; among equals the fastest set.
+
+    Args:
+        scene: The cluster.
+        wish: The placement request of the pod, whose own claim is not counted.
+        node: The node.
+        group: The group of equal machines that has the node.
+        sets: The sets to choose from, as bit masks.
+        now: The bit mask of the GPUs that are free now.
+    """
     held = {
         number: tuple(key for key in keys if key != wish.claim)
         for number, keys in gpu_holders.holders(scene, node).items()
@@ -198,7 +217,11 @@ def _help(scene: Scene, wish: PlacementRequest, node: str, group: NodeGroup, set
 
 
 def parts_helps(scene: Scene, member: Member, fit: Bools) -> list[Help]:
-    """Return claims each of whose end would make room for a pod that requests fractions of GPUs, not sets."""
+    """Return claims whose end would make room for a pod that requests fractions of GPUs.
+
+    The end of one of these claims is enough. ``member`` is the pod. ``fit`` is a mask of the nodes that can take the
+    pod, (rows,).
+    """
     picture, namespace = scene.picture, member.key[0]
     rows = {node: picture.nodes.find(node) for node in picture.fleets.of(namespace).nodes}
     nodes = {node for node, row in rows.items() if row is not None and row < len(fit) and fit[row]}
@@ -231,14 +254,15 @@ def _only(fit: Bools, row: int | None) -> Bools:
 
 
 def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> list[Help]:
-    """Return the sets of GPUs that are better than the set of a pod, each with the pods that would have to end.
+    """Return the sets of GPUs that are better than a pod's set, each with the pods that would have to end.
 
-    The search asks for something more than the pod has: a preference that it did not get, or 1 % more bandwidth.
+    The search asks for more than the pod has: a preference that was not met, or 1 % more bandwidth. For a pod with the
+    best set of its machine (score 100), only sets that are free now are returned: those of better machines.
 
     Args:
         scene: The cluster.
         wish: The placement request of the pod; the GPUs of its own claim count as free.
-        choice: The set that it has.
+        choice: The set that the pod has.
         fit: The nodes to look at, by row: (rows,).
     """
     request = wish.request
@@ -247,8 +271,6 @@ def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> 
     # set that such a machine can have.
     if choice.fallback:
         better_request = msgspec.structs.replace(request, required=(*request.required, choice.fallback[0]))
-    elif choice.score == 100:
-        return []  # no set of the machine is better
     elif choice.busbw_gbps:
         least = max(choice.busbw_gbps * _BETTER, request.min_busbw_gbps)
         better_request = msgspec.structs.replace(request, min_busbw_gbps=least)
@@ -260,7 +282,9 @@ def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> 
         better_request = msgspec.structs.replace(request, min_bandwidth_gbps=least)
     else:
         return []
-    return helps(scene, wish, better_request, fit)
+    options = helps(scene, wish, better_request, fit)
+    is_best_of_machine = choice.score == 100 and not choice.fallback
+    return [option for option in options if not (option.owners or option.causes)] if is_best_of_machine else options
 
 
 def _numbers(group: NodeGroup, mask: int) -> tuple[int, ...]:

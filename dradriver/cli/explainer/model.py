@@ -1,6 +1,7 @@
-"""What ``gputopo explain`` knows of a pod. All text in it is safe to print.
+"""The types of the facts that ``gputopo explain`` shows about a pod. All text in them is safe to print.
 
-In JSON and YAML it stands as it is here; docs/troubleshooting.md describes it, and it only ever grows.
+In JSON and YAML some fields have other names (``rename``). docs/tasks/cluster.md describes the format. Later releases
+only add fields.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ class _Fact(msgspec.Struct, frozen=True, kw_only=True):
     pass
 
 
-class Owner(_Fact, frozen=True):
-    """A claim that holds GPUs, or parts of them.
+class Owner(_Fact, frozen=True, rename={"promised": "tentative", "words": "text"}):
+    """A claim that has GPUs, or fractions of them.
 
     Attributes:
         namespace: Its namespace.
         claim: Its name.
-        pods: Names of the pods that may use it; of a promise, the pod that waits for it.
-        promised: Whether the scheduler has not allocated it yet.
+        pods: Names of the pods that may use it; for a tentative placement, the pod that waits for it.
+        promised: Whether the scheduler has not allocated it yet (a tentative placement).
         since: When the claim was created, as Kubernetes writes times.
-        gpus: The machine's own numbers of those of its GPUs that are spoken of.
-        words: All that in words.
+        gpus: The numbers on the node of its GPUs that belong to the shown set.
+        words: All of this in words.
     """
 
     namespace: str
@@ -37,14 +38,14 @@ class Owner(_Fact, frozen=True):
 
 
 class Help(_Fact, frozen=True):
-    """A set on one node that would do, and who holds what is not free of it.
+    """A set of GPUs on one node that would suit the pod, and the claims that use GPUs of the set.
 
     Attributes:
         node: The node.
-        gpus: The set, by the machine's own numbers; empty where parts of GPUs are wanted.
-        owners: Who would have to end; nobody where the set is free.
+        gpus: The set, by the GPUs' numbers on the node; empty if fractions of GPUs are requested.
+        owners: The claims that would have to end; empty if the set is free.
         causes: What else keeps the pod from the set: why its node is left out, for whom its GPUs are reserved.
-        busbw_gbps: Predicted all-reduce bus bandwidth of the set; 0 of fewer than two GPUs.
+        busbw_gbps: Predicted all-reduce bus bandwidth of the set, GB/s; 0 for fewer than two GPUs.
     """
 
     node: str
@@ -55,14 +56,14 @@ class Help(_Fact, frozen=True):
 
 
 class Room(_Fact, frozen=True):
-    """What is free on a node that would take the pod.
+    """A node that can take the pod, and its free GPUs.
 
     Attributes:
         node: The node.
-        product: Its GPUs' product.
-        gpus: How many it has.
-        free: The machine's own numbers of the free ones, of the kind that is wanted.
-        largest: The largest free set that is as the pod requires, of no more GPUs than it wants.
+        product: The product of its GPUs.
+        gpus: The number of its GPUs.
+        free: The numbers on the node of the free GPUs that match the request.
+        largest: The largest free set that meets the requirements, with at most as many GPUs as requested.
     """
 
     node: str
@@ -73,13 +74,13 @@ class Room(_Fact, frozen=True):
 
 
 class Free(_Fact, frozen=True):
-    """What is free.
+    """The free GPUs of the cluster that match the request.
 
     Attributes:
-        nodes: How many nodes have GPUs.
-        eligible: How many of them would take the pod, whatever is free of their GPUs.
-        gpus: How many GPUs of the wanted kind are free on these.
-        best: Those with the largest free sets.
+        nodes: Number of nodes with GPUs.
+        eligible: Number of these nodes that can take the pod, not counting whether their GPUs are free.
+        gpus: Number of free GPUs on the eligible nodes that match the request.
+        best: The nodes with the largest free sets.
     """
 
     nodes: int
@@ -88,18 +89,19 @@ class Free(_Fact, frozen=True):
     best: tuple[Room, ...]
 
 
-class Turn(_Fact, frozen=True):
-    """Where a pod stands among all that wait for a place.
+class Turn(_Fact, frozen=True, rename={"share": "fair_share_use"}):
+    """The position of a pod in the queue.
 
     Attributes:
-        position: From 1.
-        waiting: How many wait.
-        alike: How many of those before it ask for the same.
-        before: The last few before it, by their names (``workload_names``).
-        tenant: Whose it is; empty where the policies file names no tenants.
-        priority: The priority that counts.
-        share: What its tenant has had beside what its weight says, 1 for just that; None without tenants.
-        reserved: Which GPUs are reserved for it; empty for none.
+        position: The position, from 1.
+        waiting: Number of workloads in the queue.
+        alike: Number of workloads before it with the same request.
+        before: The last few workloads before it, by their names (``workload_names``).
+        tenant: Its tenant; empty if the policies file names no tenants.
+        priority: Its priority in the queue: the lowest of its pods, limited by the tenant's highest priority.
+        share: The GPU time of its tenant relative to the tenant's weight, 1 for exactly its share; None without
+            tenants.
+        reserved: The GPUs that are reserved for it, in words; empty for none.
     """
 
     position: int
@@ -112,19 +114,20 @@ class Turn(_Fact, frozen=True):
     reserved: str = ""
 
 
-class Place(_Fact, frozen=True):
-    """What a pod has, or is promised.
+class Place(_Fact, frozen=True, rename={"parts": "fractions"}):
+    """The place that a pod has, is tentatively given, or would get.
 
     Attributes:
         node: The node.
-        gpus: The machine's own numbers.
-        uuids: The GPUs.
-        parts: Of parts of GPUs, what each is.
-        level: The ring's worst step; empty of parts.
-        busbw_gbps: Predicted all-reduce bus bandwidth; 0 of fewer than two GPUs.
-        bandwidth_gbps: The ring's weakest step; 0 where it is not known.
-        score: 0-100; None of parts.
-        fallback: What was preferred and not had.
+        gpus: The numbers of the GPUs on the node.
+        uuids: The UUIDs of the GPUs.
+        parts: For fractions of GPUs, a description of each fraction.
+        level: The level of the worst link in the ring that NCCL forms of the GPUs; empty for fractions.
+        busbw_gbps: Predicted all-reduce bus bandwidth, GB/s; 0 for fewer than two GPUs.
+        bandwidth_gbps: The line rate of that worst link, GB/s; 0 if it is not known.
+        score: 0-100; None for fractions.
+        fallback: The preferences that are not met.
+        unhealthy: The GPUs of the place that have a fault (``gputopo health``), by their numbers on the node.
     """
 
     node: str
@@ -136,16 +139,17 @@ class Place(_Fact, frozen=True):
     bandwidth_gbps: float = 0.0
     score: int | None = None
     fallback: tuple[str, ...] = ()
+    unhealthy: tuple[int, ...] = ()
 
 
-class Static(_Fact, frozen=True):
-    """What a pod's claim is made by that the scheduler alone places, and how far that is.
+class Static(_Fact, frozen=True, rename={"there": "exists"}):
+    """The ResourceClaimTemplate and claim of a pod that the scheduler alone places.
 
     Attributes:
-        template: The ResourceClaimTemplate, which the controller makes.
-        there: Whether it is there; None where that may not be read.
-        claim: The claim that Kubernetes made by it; empty where it has not yet.
-        allocated: Whether the scheduler has filled it.
+        template: The name of the ResourceClaimTemplate, which the controller creates.
+        there: Whether the template exists; None if the user may not read templates.
+        claim: The claim that Kubernetes created from the template; empty if it does not exist yet.
+        allocated: Whether the scheduler has allocated the claim.
     """
 
     template: str
@@ -155,15 +159,15 @@ class Static(_Fact, frozen=True):
 
 
 class Happening(_Fact, frozen=True):
-    """Something that happened to the pod or its claim.
+    """An event in the history of the pod or its claim.
 
     Attributes:
-        time: When, last.
+        time: The last time that it happened.
         about: ``pod``, or ``claim`` with its name.
-        reason: In one word.
-        message: For people.
-        count: How often.
-        source: Who says so.
+        reason: The reason, in one word.
+        message: The message for people.
+        count: How often it happened.
+        source: The component that reported it.
     """
 
     time: str
@@ -174,22 +178,26 @@ class Happening(_Fact, frozen=True):
     source: str = ""
 
 
-class Subject(_Fact, frozen=True):
-    """What the pod itself says.
+class Subject(
+    _Fact,
+    frozen=True,
+    rename={"wish": "request_text", "said": "recorded_reason", "lacks": "missing", "refused": "scheduler_message"},
+):
+    """The facts on the pod object itself.
 
     Attributes:
         namespace: Its namespace.
         pod: Its name.
         state: ``foreign`` (the driver does not place it), ``static`` (it waits for the scheduler, which alone places
-            it), ``waits``, ``promised`` (its gate is lifted, the scheduler has not bound it yet, and nothing says that
-            the promise has ended), ``placed`` or ``finished``.
-        wish: What it asks for, in words; empty where nothing says.
-        request: The same as the webhook noted it; None where it is foreign or damaged.
-        created: When.
-        node: Where it is bound.
-        said: What the controller last wrote on it of why it waits.
-        lacks: Of a foreign pod, what would make it ours.
-        refused: What the scheduler says of a pod that it finds no room for; empty where it has not said so.
+            it), ``waits``, ``tentative`` (its gate is removed, the scheduler has not bound it yet, and its tentative
+            placement has not ended), ``placed`` or ``finished``.
+        wish: Its request in words; empty if it cannot be read.
+        request: The request as the webhook wrote it on the pod; None if the pod is foreign or the annotation damaged.
+        created: When it was created.
+        node: The node that it is bound to.
+        said: The reason for waiting that the controller last wrote on the pod.
+        lacks: For a pod that the driver does not place (``foreign``), what it would need so that the driver places it.
+        refused: The scheduler's message that it finds no room for the pod; empty without one.
     """
 
     namespace: str
@@ -205,12 +213,12 @@ class Subject(_Fact, frozen=True):
 
 
 class GangRoom(_Fact, frozen=True):
-    """How many pods of a gang some part of the network holds now.
+    """The number of pods of a gang that one network level has room for now.
 
     Attributes:
         level: The level of the network.
-        pods: How many pods.
-        domain: The part of it that holds most; empty where that is the whole cluster, or none.
+        pods: Number of pods.
+        domain: The network domain with room for most pods; empty if that is the whole cluster, or there is no room.
     """
 
     level: str
@@ -219,14 +227,14 @@ class GangRoom(_Fact, frozen=True):
 
 
 class GangPod(_Fact, frozen=True):
-    """A living pod of a gang.
+    """A pod of a gang that has not ended.
 
     Attributes:
         pod: Its name.
-        state: ``gated``, ``planned`` (its claim is there), ``lifted``, ``seated``, ``told`` that it may be bound, or
-            ``bound``.
-        node: Where it is, or is to be; empty while that is open.
-        rank_hint: Its place in the plan; None without one.
+        state: ``gated``, ``planned`` (its claim exists), ``ungated``, ``allocated`` (the gang barrier keeps it from
+            being bound), ``starting`` (the barrier is open), or ``bound``.
+        node: Its node, or the node planned for it; empty if there is none yet.
+        rank_hint: Its position in the plan; None without a plan.
     """
 
     pod: str
@@ -235,26 +243,38 @@ class GangPod(_Fact, frozen=True):
     rank_hint: int | None = None
 
 
-class Gang(_Fact, frozen=True):
-    """The gang that a pod is of.
+class Gang(
+    _Fact,
+    frozen=True,
+    rename={
+        "here": "existing_pods",
+        "least": "min_pods",
+        "most": "max_pods",
+        "seated": "allocated_pods",
+        "bound": "bound_pods",
+        "reach": "network_level",
+        "helps": "would_help",
+    },
+):
+    """The gang that a pod belongs to.
 
     Attributes:
-        name: What its author called it, or the name of what made it.
-        made_by: The kind of that; ``gang`` where its author named it.
-        state: ``gathering``, ``waiting``, ``planned``, ``lifted``, ``seated``, ``started`` or ``given back``, as
-            docs/gangs.md has them; ``unknown`` while nothing tells its size.
-        here: How many of its pods live.
-        least: With how few it may start; None while nothing tells its size.
-        most: How many it has; None while nothing tells its size.
-        seated: How many have a place that the scheduler keeps for them.
-        bound: How many are bound.
-        nodes: The nodes of its plan, or of the one that it would get, in the order of the ranks.
-        reach: What holds these together; empty without a plan.
-        busbw_gbps: Predicted for all of them together; 0 where that is not known.
-        rank_hint: The asked pod's place in it; None without one.
+        name: The author's name for it, or the name of the object that created its pods.
+        made_by: The kind of that object; ``gang`` if the author named the gang.
+        state: ``gathering``, ``waiting``, ``planned``, ``ungated``, ``allocated``, ``started`` or ``released``, as
+            docs/tasks/gangs.md has them; ``unknown`` while its size is not known.
+        here: Number of its pods that have not ended.
+        least: The smallest number of pods that can start; None while its size is not known.
+        most: The number of all its pods; None while its size is not known.
+        seated: Number of its pods that have a place which the scheduler keeps for them (gang barrier).
+        bound: Number of its pods that are bound.
+        nodes: The nodes of its plan, or of the plan that it would get, in the order of the ranks.
+        reach: The network level or domain that holds these nodes; empty without a plan.
+        busbw_gbps: Predicted all-reduce bus bandwidth over all its pods, GB/s; 0 if it is not known.
+        rank_hint: The explained pod's position in the plan; None without a plan.
         pods: Its pods in the order of their ranks.
-        room: How many pods like this one each level of the network holds now; of a gang that waits.
-        helps: What would make a place for all of it: of each way what would have to end, node by node.
+        room: For a gang that waits, how many pods like the explained one each network level has room for now.
+        helps: Ways to make a place for the whole gang; each lists, node by node, the pods that would have to end.
     """
 
     name: str
@@ -274,21 +294,34 @@ class Gang(_Fact, frozen=True):
     helps: tuple[tuple[Help, ...], ...] = ()
 
 
-class Verdict(_Fact, frozen=True):
-    """What the controller would make of the pod now, from the cluster as it was read.
+class Verdict(
+    _Fact,
+    frozen=True,
+    rename={
+        "turn": "queue",
+        "happened": "events",
+        "helps": "would_help",
+        "better": "better_sets",
+        "better_free": "better_set_free",
+    },
+):
+    """The controller's decision about the pod now, from the cluster as it was read.
 
     Attributes:
         reason: Why it waits, or what it waits for.
-        nearest: What is nearest to what it wants.
-        gang: The gang that it is of; None for a pod alone.
-        place: What it has, is promised, or would get in its turn.
-        static: What the claim of a static pod that waits is made by.
-        free: What is free, for a pod that wants whole GPUs and has none.
-        helps: What would make a place, the least that would have to end first.
-        better: Of a pod with a place that is not the best: the sets that would be.
-        turn: Its place in the queue.
-        happened: What happened so far, oldest first.
-        unread: What could not be read, and so is not considered.
+        nearest: The possible placement that is nearest to the request, in words.
+        gang: Its gang; None for a pod without a gang.
+        place: The place that it has, is tentatively given, or would get at its position in the queue.
+        static: The template and claim of a static pod that waits.
+        free: The free GPUs, for a pod that requests whole GPUs and has none.
+        helps: Sets that the pod could get if other pods ended. The set with the fewest such pods is first.
+        better: For a pod whose place is not the best: the better sets.
+        better_free: Whether one of them is free now; None if no better sets were looked for.
+        quota_help: What would help a workload that a cap of its tenant refuses, in words.
+        turn: Its position in the queue.
+        same_name: The name of a gang that is called like the pod, in the form that ``explain`` takes; empty for none.
+        happened: Its history, oldest first.
+        unread: Messages about objects that could not be read, so that they are not considered.
     """
 
     reason: str = ""
@@ -299,6 +332,9 @@ class Verdict(_Fact, frozen=True):
     free: Free | None = None
     helps: tuple[Help, ...] = ()
     better: tuple[Help, ...] = ()
+    better_free: bool | None = None
+    quota_help: str = ""
     turn: Turn | None = None
+    same_name: str = ""
     happened: tuple[Happening, ...] = ()
     unread: tuple[str, ...] = ()

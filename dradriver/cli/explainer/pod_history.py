@@ -1,4 +1,4 @@
-"""The history of a pod and its claim so far, from their own times and from Events."""
+"""The history of a pod and its claim, from their own timestamps and from Events."""
 
 from __future__ import annotations
 
@@ -42,7 +42,14 @@ class _Event(msgspec.Struct, rename="camel", frozen=True):
 
 
 async def events(client: Client, server: ServerConfig, namespace: str, uid: str, about: str) -> list[Happening]:
-    """Return the Events about a pod or its claim for the pod's history, by the object's uid.
+    """Return the Events about a pod or its claim, for the pod's history.
+
+    Args:
+        client: The API server's client, inside its ``async with`` block.
+        server: The API server, for messages.
+        namespace: The namespace of the object.
+        uid: The uid of the object.
+        about: The text for ``Happening.about``.
 
     Raises:
         ClusterError: They cannot be read.
@@ -65,7 +72,7 @@ def _happening(event: _Event, about: str) -> Happening:
 
 
 def own(pod: Pod, claim: Claim | None) -> list[Happening]:
-    """Return what a pod and its claim themselves tell of the pod's history: their creation and their requested end."""
+    """Return the creation and deletion of a pod and its claim, from their own timestamps."""
     happenings: list[Happening] = []
 
     def add(metadata: Metadata, about: str, promised: str = "") -> None:
@@ -77,7 +84,7 @@ def own(pod: Pod, claim: Claim | None) -> list[Happening]:
     add(pod.metadata, "pod")
     if claim is not None:
         promise = claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED
-        add(claim.metadata, "claim", "GPUs are promised to the pod from here on" if promise else "")
+        add(claim.metadata, "claim", "begin of the tentative placement" if promise else "")
     return happenings
 
 
@@ -86,7 +93,7 @@ def _said(time: str, about: str, reason: str, message: str) -> Happening:
 
 
 def in_order(happenings: list[Happening]) -> tuple[Happening, ...]:
-    """Return the newest happenings in the history of a pod, oldest first."""
+    """Return the newest ``MOST`` happenings in the history of a pod, oldest first."""
     return tuple(sorted(happenings, key=_when)[-MOST:])
 
 

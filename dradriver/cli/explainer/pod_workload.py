@@ -1,4 +1,4 @@
-"""The workload that is one pod, also one that comes to a gang which has started: it gets its place by itself."""
+"""The workload of one pod that gets its place by itself, also a pod that joins a gang which has started."""
 
 from __future__ import annotations
 
@@ -34,27 +34,37 @@ from dradriver.controller.steps.step import step as next_step
 from dradriver.queue.limits import Offer
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import PlacementRequest
+from dradriver.reason import sentences
 
 _FILLED: Final = 8  # nodes of better sets whose foreign pods are read
 
-_ENDS: Final = {  # by the controller's ``WithdrawReason``: why a promise ends that is still there
-    "taken": "its GPUs were given to another claim",
-    "gone": "what was promised is not offered any more, or tainted",
-    "damaged": "nobody knows any more what its claim was made for",
-    "overlooked": "the scheduler overlooks that there is room; the claim is made anew",
+_ENDS: Final = {  # by the controller's ``WithdrawReason``: why a tentative placement ends
+    "taken": "Another claim has its GPUs.",
+    "gone": "No node offers its GPUs any more, or they are tainted.",
+    "damaged": "Its claim was changed.",
+    "overlooked": "The scheduler did not see that there is room, so the claim is created again.",
 }
 
 
+_ENDED: Final = "The tentative placement of the pod has ended"
+
+
 class PodWorkload(Workload):
-    """See ``Workload``. ``pending`` is not marked as near the other pods of a gang that runs."""
+    """The workload that ``gputopo explain`` explains, if it is one pod.
+
+    For a pod that joins a running gang, ``searched`` requires a place near the gang's pods. ``pending`` does not.
+    """
 
     @property
     def searched(self) -> PendingWorkload:
-        """Return the workload of one pod for which places are searched, near the others if it comes to a gang."""
+        """Return the workload of one pod for which places are searched: near the other pods of its gang, if any."""
         return self.pending if self.gang is None else PendingWorkload(self.asked)
 
     async def step(self) -> str | None:
-        """Return what the controller is about to do for the workload of one pod."""
+        """Return a sentence on the controller's next step for the workload of one pod.
+
+        Empty if the pod is on its node; None if the next step is to search a place.
+        """
         pod, picture = self.asked.pod, self.scene.picture
         step = next_step(observe(self.pending.lead, picture, 0.0), picture, 0.0)
         claim = picture.claim_of(pod)
@@ -66,31 +76,33 @@ class PodWorkload(Workload):
             case OpenGates():
                 return await self._keeping(claim)
             case Release() if step.cause is not None:
-                return f"its promise ends: {step.reason or _ENDS.get(step.cause.value, step.cause.value)}"
+                why = step.reason or _ENDS.get(step.cause.value, f"The cause is {step.cause.value}.")
+                return f"The tentative placement ends. {why}"
             case Go() | Release():
-                doing = "told that it may be bound" if isinstance(step, Go) else "given back, to be made anew"
-                return f"its gang has started; its claim is about to be {doing}"
+                doing = "let it be bound" if isinstance(step, Go) else "release its claim and create it again"
+                return f"The gang has started. The controller is about to {doing}."
             case EndOthers():
                 return step.why.text
             case Wait() if step.reason:
                 return step.reason.text
         if claim is None or not claim.handed_over:
-            return f"its GPUs are promised to it; {static_pods.scheduler_message(pod)}"
-        return (
-            f"it was handed over to the scheduler, and nothing is promised to it; {static_pods.scheduler_message(pod)}"
-        )
+            return f"The pod has a tentative placement. {static_pods.scheduler_message(pod)}"
+        return f"The pod was handed over to the scheduler, without a placement. {static_pods.scheduler_message(pod)}"
 
     async def _keeping(self, claim: ClaimRecord | None) -> str:
-        """Return what the controller is about to do with the claim of a gated pod."""
+        """Return the controller's next step for a gated pod that has a claim: use the claim, or create it again."""
         wish = self._wish()
         if wish is not None and claim is not None and claim.pin is not None:
             await self.scene.fill((claim.pin.choice.node,))
             if revalidate(self.scene.picture, [self.asked], [self.asked]) is None:
-                return "its claim is there and not valid any more; the controller is about to make it anew"
-        return "its claim is there; the controller is about to lift its gate"
+                return "The claim of the pod is not valid any more. The controller is about to create it again."
+        return "The claim of the pod exists. The controller is about to remove the scheduling gate."
 
     def plan(self, offer: Offer) -> dict[Member, Placement]:
-        """Return the controller's plan for the workload of one pod: a place near the others of its gang."""
+        """Return the controller's plan for one pod: a place near its gang, if any.
+
+        ``offer`` has the GPUs that the pod may use.
+        """
         if self.gang is None:
             return plan(offer.snapshot, [self.asked], most=self.most_nodes)
         membership = self.scene.picture.gangs.of(self.asked.key)
@@ -99,46 +111,54 @@ class PodWorkload(Workload):
         return plan(late.snapshot, late.members, late.terms)
 
     def places(self, found: Mapping[Member, Placement]) -> str:
-        """Return the sentence of ``gputopo explain`` that the workload of one pod has a place."""
-        pod, lifted = self.asked.pod, ""
+        """Return the sentence of ``gputopo explain`` that one pod has the place ``found``."""
+        pod, before = self.asked.pod, ""
         if not pod.gated:
-            refusal = "" if pod.refused is None else f": {scheduler_says(pod, pod.refused)}"
-            lifted = f"the promise that it had has ended{refusal}; "
-        is_refusable = f"; {self.asked.wish.open}, and may refuse this node" if self.asked.is_open else ""
-        return f"{lifted}there is a place for it on {found[self.asked].node} now{is_refusable}"
+            refusal = "" if pod.refused is None else scheduler_says(pod, pod.refused).text
+            before = sentences(_ENDED, refusal)
+        refusable = f"{self.asked.wish.open} It may refuse this node" if self.asked.is_open else ""
+        return sentences(before, f"There is a place for the pod on {found[self.asked].node} now", refusable)
 
     async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
-        """Return the verdict on the workload of one pod without a place: why, what is nearest, what would make one."""
+        """Return the verdict on one pod without a place: reason, nearest placement, what would help.
+
+        ``wish`` is the pod's request, ``why`` the refusal of the search.
+        """
         scene, fit = self.scene, self._fit(wish)
         if wish.shared and wish.claim in scene.picture.claims:
-            return Verdict(reason=why.stable)  # other GPUs would be of no use to it
+            return Verdict(reason=why.without_figures.why.text)  # other GPUs would be of no use to it
         if isinstance(why, NoNicsError) and wish.nics is not None:  # the same
             nodes = [scene.picture.nodes.name(row) for row in np.flatnonzero(fit).tolist()]
-            return Verdict(reason=why.stable, nearest=figures(scene.picture, wish.nics, nodes))
-        lifted = ""
+            return Verdict(reason=why.without_figures.why.text, nearest=figures(scene.picture, wish.nics, nodes))
+        before = ""
         if not self.asked.pod.gated:
-            confined = "" if self.asked.is_open else ", and it can go to no other node than its own"
-            lifted = f"the promise that it had has ended{confined}: "
+            before = sentences(_ENDED, "" if self.asked.is_open else "The pod can use only the nodes of that placement")
         return Verdict(
-            reason=f"{lifted}{why.stable}",
-            nearest=self._nearest(wish, fit, why.stable),
+            reason=sentences(before, why.without_figures.why.text),
+            nearest=self._nearest(wish, fit),
             free=gpu_sets.free(scene, wish.request, fit, wish.claim[0]) if isinstance(wish.request, Whole) else None,
             helps=self._helps(wish, fit),
         )
 
-    def _nearest(self, wish: PlacementRequest, fit: Bools, stable: str) -> str:
-        """Return what is nearest to what is wanted, where the allocator can say."""
+    def _nearest(self, wish: PlacementRequest, fit: Bools) -> str:
+        """Return the possible placement that is nearest to the pod's request, in sentences.
+
+        The result is empty if there is none. ``fit`` has the nodes that the pod can use, (rows,).
+        """
         picture = self.scene.picture
         try:
             tenant = picture.inventory.tenant(wish.claim[0])
             picture.fleets.of(wish.claim[0]).rank(wish.request, eligible=fit, limit=1, tenant=tenant)
         except NoPlaceError as error:
-            said = str(error)
-            return "" if said in stable else said.partition(": no; ")[2] or said
+            return error.nearest
         return ""
 
     def _helps(self, wish: PlacementRequest, fit: Bools) -> tuple[Help, ...]:
-        """Return what would make a place: claims that end, and nodes that are left out though their GPUs are free."""
+        """Return what would make a place for the pod.
+
+        These are sets whose users would have to end, and free sets on nodes that the pod cannot use now. ``fit`` has
+        the nodes that it can use, (rows,).
+        """
         scene = self.scene
         if not isinstance(wish.request, Whole):
             return tuple(gpu_sets.parts_helps(scene, self.asked, fit)[:HELPS])
@@ -146,7 +166,10 @@ class PodWorkload(Workload):
         return (*ends, *gpu_sets.left_out(scene, wish, wish.request, fit)[:HELPS])
 
     async def having(self, doing: str) -> Verdict:
-        """Return the verdict on the workload of one pod that has, or is promised, GPUs: which, and better sets."""
+        """Return the verdict on one pod that has GPUs or a tentative placement: its set, and better sets.
+
+        ``doing`` is the sentence about the controller's next step; it becomes the verdict's reason.
+        """
         verdict, wish, own = await super().having(doing), self._wish(), self.claim
         if own is None or wish is None:
             return verdict
@@ -158,10 +181,16 @@ class PodWorkload(Workload):
             return msgspec.structs.replace(verdict, place=place, free=free)
         if own.pin is None or not isinstance(own.pin.choice, Choice) or not isinstance(wish.request, Whole):
             return verdict
-        return msgspec.structs.replace(verdict, better=await self._better(wish, own.pin.choice))
+        if len(own.pin.choice.gpus) < 2:  # one GPU has no links
+            return verdict
+        if self.scene.picture.gangs.of(self.asked.key) is not None:  # its place is near the other pods of its gang
+            return verdict
+        better = await self._better(wish, own.pin.choice)
+        is_free = any(not (option.owners or option.causes) for option in better)
+        return msgspec.structs.replace(verdict, better=better, better_free=is_free)
 
     async def _better(self, wish: PlacementRequest, choice: Choice) -> tuple[Help, ...]:
-        """Return the sets that would be better than the one that the pod has."""
+        """Return the sets that are better than the set that the pod has."""
         nodes, mine = self.scene.picture.nodes, self.scene.picture.node_usage.by(wish.pod)
         ask, freed = ask_of(_as_written(self.asked.pod), wish.ask.key.volumes), {} if mine is None else dict([mine])
         options = gpu_sets.better(self.scene, wish, choice, nodes.eligible(ask, freed))[:_FILLED]
@@ -170,14 +199,20 @@ class PodWorkload(Workload):
         return tuple(option for option in options if self._is_at(option.node, fit))[:HELPS]
 
     def _wish(self) -> PlacementRequest | None:
-        """Return what the pod asks for; None if that cannot be read, which only a pod with GPUs survives."""
+        """Return the pod's placement request; None if it cannot be read.
+
+        A pod with an unreadable request gets this far only if it already has GPUs.
+        """
         try:
             return self.asked.wish
         except WordError:
             return None
 
     def _fit(self, wish: PlacementRequest) -> Bools:
-        """Return the nodes with all that the pod needs beside GPUs, where its rules about other pods hold: (rows,)."""
+        """Return the nodes that meet all needs of the pod except GPUs: (rows,).
+
+        The needs in ``wish``, the pod's request, include its affinity and spread rules about other pods.
+        """
         picture = self.scene.picture
         fit = eligible(Snapshot(picture, wish.claim[0]), wish)
         for limit in node_limits.concerning(wish):
@@ -191,7 +226,7 @@ class PodWorkload(Workload):
 
 
 def _as_written(pod: Pod) -> Pod:
-    """Return a pod as it was before it was narrowed to its nodes: it might have gone to any other then."""
+    """Return a pod with its author's node affinity, before the controller narrowed it to the chosen nodes."""
     if not affinity.is_narrowed(pod.metadata.annotations, affinity.required(pod)):
         return pod
     try:

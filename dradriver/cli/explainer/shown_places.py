@@ -1,4 +1,4 @@
-"""The place of a pod as ``gputopo explain`` shows it: the GPUs that it has, is to get or would get."""
+"""The place of a pod as ``gputopo explain`` shows it: the GPUs that it has, is about to get, or would get."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dradriver.view.terminal_text import plain
 
 
 def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> Place:
-    """Return the place that is shown for a choice of GPUs; ``uuids`` are by the requests of the claim."""
+    """Return a choice of GPUs as a place to show; ``uuids`` has the GPUs of each request of the claim."""
     all_uuids = tuple(plain(uuid) for of_request in uuids.values() for uuid in of_request)
     if isinstance(choice, PartChoice):  # fractions of GPUs have no links
         parts = [part for container in choice.containers for part in container]
@@ -40,7 +40,7 @@ def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
 
 
 def place_by_scheduler(scene: Scene, key: Key, request: Request) -> Place | None:
-    """Return the place that is shown for a claim whose GPUs the scheduler chose, not the controller.
+    """Return the place to show for a claim whose GPUs the scheduler chose, not the controller.
 
     Args:
         scene: The cluster; ``scene.picture`` is the cluster cache, as the controller has it.
@@ -48,7 +48,7 @@ def place_by_scheduler(scene: Scene, key: Key, request: Request) -> Place | None
         request: The request of its pod.
 
     Returns:
-        None if the claim has no GPUs, or GPUs that are not known here.
+        None if the claim has no GPUs, or GPUs that the cluster cache does not know.
     """
     # The inventory knows the devices of each claim (``holds``), and for each device what claims have of it
     # (``holders``). A device is a pair of pool and name; a pool is named by its node.
@@ -73,3 +73,14 @@ def place_by_scheduler(scene: Scene, key: Key, request: Request) -> Place | None
     parts = [part_on(number, part) for number, usage in usage_of.items() for part in usage or ()]
     place = place_of(PartChoice(containers=(tuple(parts),), node=node), uuids)
     return msgspec.structs.replace(place, gpus=tuple(usage_of))
+
+
+def with_unhealthy(scene: Scene, place: Place) -> Place:
+    """Return a place to show, with its faulty GPUs in the listed cluster added (``unhealthy``)."""
+    inventory = scene.picture.inventory
+    pool, uuids = inventory.pool(place.node), inventory.uuids(place.node)
+    if pool is None:
+        return place
+    faulty = pool.numbers(pool.ill)
+    lost = set(place.gpus) - uuids.keys()
+    return msgspec.structs.replace(place, unhealthy=tuple(gpu for gpu in place.gpus if gpu in faulty | lost))

@@ -15,6 +15,7 @@ from dradriver.cli.explainer import gpu_sets
 from dradriver.cli.explainer.model import Free, Static, Verdict
 from dradriver.cli.explainer.shown_places import place_by_scheduler
 from dradriver.cluster.nodes.pod_demands import ask_of
+from dradriver.reason import sentences
 from dradriver.view.terminal_text import plain
 
 _ENTRY: Final = "resource.kubernetes.io/pod-claim-name"
@@ -22,7 +23,10 @@ _ENTRY: Final = "resource.kubernetes.io/pod-claim-name"
 
 
 def claim_of(scene: Scene, pod: Pod) -> Claim | None:
-    """Return the claim that Kubernetes made for a static pod."""
+    """Return the claim that Kubernetes made for a static pod; None if there is none.
+
+    The scheduler alone places a static pod.
+    """
     for claim in scene.claims.values():
         if claim.owned_by(pod.metadata.uid) and claim.metadata.annotations.get(_ENTRY) == names.POD_CLAIM:
             return claim
@@ -42,7 +46,7 @@ async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
     except WordError as error:
         return Verdict(reason=str(error))
     if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
-        return Verdict(reason="it is being deleted, and gets no place any more")
+        return Verdict(reason="The pod is being deleted and gets no place.")
     # Slices, claims or nodes could not be read, or no slice is published, so the pod's place is not known. What the
     # scheduler says of the pod stands in the pod itself.
     if not scene.whole:
@@ -69,34 +73,41 @@ async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
 
 
 def _waiting_reason(pod: Pod, progress: Static) -> str:
-    """Return what a static pod waits for: its template, its claim, the claim's devices, or the scheduler."""
+    """Return what a static pod waits for: its template, its claim, the claim's devices, or the scheduler.
+
+    ``progress`` says which of these exist.
+    """
     if progress.allocated:
-        return f"its claim has its devices; {scheduler_message(pod)}"
+        return f"The claim of the pod is allocated. {scheduler_message(pod)}"
     if progress.claim:
         return scheduler_message(pod)
     if progress.there is False and progress.template != claim_alternatives.template_name(
         pod.metadata.annotations[names.REQUEST]
     ):
-        return f"ResourceClaimTemplate {progress.template} is not the one of its annotations; create the pod anew"
+        name = progress.template
+        return f"ResourceClaimTemplate {name} does not match the annotations of the pod. Create the pod again."
     if progress.there is False:
         return (
-            f"the controller has yet to make ResourceClaimTemplate {progress.template}; if that lasts, its Events say "
-            "why, or no controller is at work"
+            f"The controller has not created ResourceClaimTemplate {progress.template} yet. If this lasts, look at the "
+            "Events of the pod, and whether a controller runs."
         )
-    return f"Kubernetes has yet to make its claim by ResourceClaimTemplate {progress.template}"
+    return f"Kubernetes has not created the claim from ResourceClaimTemplate {progress.template} yet."
 
 
 def scheduler_message(pod: Pod) -> str:
-    """Return what the scheduler says, in the pod's condition, of a pod that it has not bound, static or not."""
+    """Return the scheduler's message in the condition of a pod that it has not bound, static or not."""
     return (
-        "the scheduler has yet to bind it"
+        "The scheduler has not bound it yet."
         if pod.refused is None
-        else f"the scheduler finds no room for it: {pod.refused}"
+        else sentences(f"The scheduler finds no room for it: {pod.refused}")
     )
 
 
 async def free(scene: Scene, pod: Pod, request: Request) -> Free | None:
-    """Return which GPUs are free for a static pod, shown by ``gputopo explain``; None for fractions of GPUs."""
+    """Return the free GPUs for a static pod, as ``gputopo explain`` shows them.
+
+    A static pod is one that the scheduler alone places. None if the pod requests fractions of GPUs.
+    """
     if not isinstance(request, Whole):
         return None
     ask = ask_of(pod)

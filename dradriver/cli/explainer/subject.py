@@ -1,6 +1,6 @@
-"""The subject of ``gputopo explain``: what a pod says of itself, shown while the cluster is being read.
+"""The subject of ``gputopo explain``: the facts on the pod object, shown while the cluster is being read.
 
-Nothing here loads numpy.
+For a fast first output this module must not import numpy.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _WORDS: Final = (
     f"annotation {names.PREFIX}… are left alone"
 )
 _WEBHOOK: Final = (
-    f"the label {names.LABEL}, which the webhook writes: it did not see this pod. Look whether it runs (kubectl get "
-    "mutatingwebhookconfigurations) and whether this namespace is left out of it, then create the pod anew"
+    f"the label {names.LABEL}, which the webhook writes: it did not see this pod. Check whether it runs (kubectl "
+    "get mutatingwebhookconfigurations) and whether it leaves out this namespace. Then create the pod again"
 )
 
 
 def subject(pod: Pod) -> Subject:
-    """Return the subject of ``gputopo explain``: what a pod says of itself, without a look at the cluster."""
+    """Return the facts on a pod object for ``gputopo explain``, without a look at the cluster."""
     noted = _noted(pod)
     return Subject(
         namespace=plain(pod.metadata.namespace),
@@ -54,7 +54,7 @@ def subject(pod: Pod) -> Subject:
 
 
 def wish(resolved: Resolved) -> str:
-    """Return in words what the subject of ``gputopo explain`` requests, from the webhook's note on the pod."""
+    """Return a pod's request in words, from the annotation that the webhook wrote on the pod."""
     request = resolved.request
     request_text = phrases.wanted(request) if isinstance(request, Whole) else part_phrases.wanted(request)
     details = []
@@ -79,7 +79,7 @@ def wish(resolved: Resolved) -> str:
 
 
 def _gang(wants: Gang) -> str:
-    """Return what a note asks for of the pod's gang, in words."""
+    """Return the requirements on the pod's gang in words."""
     least, most = wants.size or (0, 0)
     pods = f" of {least} to {most} pods" if least < most else f" of {counted(most, 'pod')}" if most else ""
     said = [f"in gang {wants.written}{pods}" if wants.written else f"in a gang{pods}"]
@@ -95,7 +95,10 @@ def _gang(wants: Gang) -> str:
 
 
 def _by_template(pod: Pod, said: str) -> str:
-    """Return a wish of a number of GPUs with the template in its place that says it, where one does."""
+    """Return the request text ``said``, with the template's name instead of the number of GPUs.
+
+    The text is returned unchanged if the pod names no ResourceClaimTemplate.
+    """
     if pod.template is None:
         return said
     _, name = pod.template
@@ -103,7 +106,10 @@ def _by_template(pod: Pod, said: str) -> str:
 
 
 def _noted(pod: Pod) -> Resolved | str:
-    """Return the note, or why there is none to read; nothing of a pod that is not ours."""
+    """Return the request that the webhook wrote on a pod, or the error if it cannot be read.
+
+    For a pod that this driver does not place, the result is an empty text.
+    """
     if not (pod.placed or pod.static):
         return ""
     try:
@@ -122,7 +128,7 @@ def _state(pod: Pod) -> str:
     if pod.static:
         return "static"
     # A reason on a lifted pod is that of a promise that has ended.
-    return "waits" if pod.gated or names.REASON in pod.metadata.annotations else "promised"
+    return "waits" if pod.gated or names.REASON in pod.metadata.annotations else "tentative"
 
 
 def _lacks(pod: Pod) -> list[str]:
@@ -133,8 +139,8 @@ def _lacks(pod: Pod) -> list[str]:
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     limits = {key for container in containers for key in container.resources.limits}
     lacking += [
-        f"its limit {resource} is for a device plugin, or for a DeviceClass with that extendedResourceName; which GPUs "
-        "it gets is not chosen"
+        f"its limit {resource} is for a device plugin, or for a DeviceClass with that extendedResourceName. The "
+        "driver does not choose its GPUs"
         for resource in sorted(WHOLE & limits)
         if not has_annotations
     ]

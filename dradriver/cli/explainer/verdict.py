@@ -10,12 +10,13 @@ from dradriver.api.base.allocating_driver import bound
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import claim_key
 from dradriver.api.policies.policy_sections import Policies
-from dradriver.cli.cluster import policies_in_force
+from dradriver.cli.cluster import policies_in_force, workload_names
 from dradriver.cli.cluster.cluster_reading import ClusterError
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.cluster.tenant_usage import Own
 from dradriver.cli.explainer import gang_shown, pod_history, static_pods, workload_reader
 from dradriver.cli.explainer.model import Happening, Verdict
+from dradriver.cli.explainer.shown_places import with_unhealthy
 from dradriver.cli.explainer.workload_reader import NotReadyError
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
@@ -25,10 +26,12 @@ from dradriver.view.terminal_text import plain
 async def verdict(
     client: Client, server: ServerConfig, pod: Pod, policies: Policies | None, driver_namespace: str
 ) -> Verdict:
-    """Return the verdict of ``gputopo explain`` on a pod. Its ``unread`` lists what may not be read.
+    """Return the verdict of ``gputopo explain`` on a pod.
+
+    The verdict's ``unread`` names objects that the user may not read.
 
     Args:
-        client: An entered client.
+        client: The API server's client, inside its ``async with`` block.
         server: The server, for messages.
         pod: The pod.
         policies: The policies that the controller uses. None reads them from the cluster.
@@ -73,17 +76,31 @@ async def verdict(
     # The controller's code asks a context variable which driver allocates GPUs.
     with bound(scene.ledger):
         pod_verdict = await (static_pods.static(scene, pod, claim) if pod.static else _controller_verdict(scene, pod))
+    place = pod_verdict.place
     return msgspec.structs.replace(
         pod_verdict,
+        place=None if place is None else with_unhealthy(scene, place),
         reason=plain(pod_verdict.reason),
         nearest=plain(pod_verdict.nearest),
+        same_name=_gang_called(scene, pod),
         happened=pod_history.in_order([*pod_history.own(pod, claim), *events]),
         unread=tuple(dict.fromkeys([*scene.unread, *unread])),
     )
 
 
+def _gang_called(scene: Scene, pod: Pod) -> str:
+    """Return the name of the gang that is called like a pod of its namespace; empty for none."""
+    gangs = scene.picture.gangs
+    in_namespace = (gangs.of(key) for key in scene.picture.pods if key[0] == pod.metadata.namespace)
+    called = (gang for gang in in_namespace if gang is not None and workload_names.gang_name(gang) == pod.metadata.name)
+    return next(map(workload_names.of_gang, called), "")
+
+
 async def _controller_verdict(scene: Scene, pod: Pod) -> Verdict:
-    """Return what the controller would decide about a pod, alone or with its gang."""
+    """Return what the controller would decide about a pod, alone or with its gang.
+
+    ``scene`` is the cluster, as it was listed.
+    """
     scene.put(pod)
     key = pod.metadata.namespace, pod.metadata.name
     gang = None

@@ -1,7 +1,7 @@
-"""A workload, one pod or the pods of a gang, and its verdict: the place that it has, or gets, or why there is none.
+"""A workload, one pod or the pods of a gang, and the verdict on it: its place, or why it has none.
 
-All workloads take this one path. ``PodWorkload`` and ``GangWorkload`` say what differs: the controller's next step, its
-plan, and what would help.
+``verdict`` works the same way for all workloads. ``PodWorkload`` and ``GangWorkload`` define what differs: the
+controller's next step, its plan, and what would help.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from dradriver.cli.explainer.shown_places import place_of
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing.decide import MOST_NODES
-from dradriver.queue.limits import LimitError, Offer
+from dradriver.queue.limits import LimitError, NeverAllowedError, Offer
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import PlacementRequest
+from dradriver.reason import sentences
 
 HELPS: Final = 3
 _ROUNDS: Final = 8
 
 
 class Workload(abc.ABC):
-    """A workload that ``gputopo explain`` is asked about: what the controller makes of a pod, alone or with its gang.
+    """The workload that ``gputopo explain`` explains: a pod alone, or with its gang.
 
     Attributes:
         scene: The cluster.
-        asked: The pod that is asked about, as the controller plans it.
-        pending: What has a position in the queue: the pod, or all of its gang.
-        gang: The gang that the pod is of; None for a pod of no gang.
-        most_nodes: How many nodes the place of a single pod may name.
+        asked: The pod that the user asks about, as the controller plans it.
+        pending: The workload that has a position in the queue: the pod, or all of its gang.
+        gang: The pod's gang; None for a pod without a gang.
+        most_nodes: The most nodes that the place of a single pod may name.
     """
 
     def __init__(self, scene: Scene, asked: Member, pending: PendingWorkload, gang: GangPods | None) -> None:
@@ -51,38 +52,56 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     async def step(self) -> str | None:
-        """Return what the workload waits for, or the controller is about to do; None if it looks for a place."""
+        """Return what the workload waits for, or the controller's next step.
+
+        The result is None if the controller's next step is to search a place.
+        """
 
     @abc.abstractmethod
     def plan(self, offer: Offer) -> dict[Member, Placement]:
-        """Return the places that the controller would give the explained workload, of what it may use.
+        """Return the places that the controller would give the explained workload, within ``offer``.
+
+        Args:
+            offer: The GPUs that the workload may use.
 
         Raises:
             NoPlaceError: There is no place.
-            WordError: What a pod asks for cannot be read.
+            WordError: The request of a pod cannot be read.
         """
 
     @abc.abstractmethod
     def places(self, found: Mapping[Member, Placement]) -> str:
-        """Return the sentence of ``gputopo explain`` that there are places for the workload."""
+        """Return the sentence of ``gputopo explain`` that the workload has the places ``found``."""
 
     @abc.abstractmethod
     async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
-        """Return the verdict on a workload without a place: why, what is free, what is nearest and what would help."""
+        """Return the verdict on a workload without a place: reason, free GPUs, what would help.
+
+        ``wish`` is the explained pod's request, ``why`` the refusal of the search.
+        """
 
     @property
     def searched(self) -> PendingWorkload:
-        """Return the workload for which places are searched; caps and reservations are asked about it."""
+        """Return the workload for which places are searched, and caps and reservations are checked.
+
+        This workload differs from ``pending`` if it must be near other pods, such as the rest of its gang.
+        """
         return self.pending
 
     @property
     def claim(self) -> ClaimRecord | None:
-        """Return the claim of the pod whose workload is explained; None without one that is its own."""
+        """Return the claim of the explained pod.
+
+        The result is None if the pod has no claim that it owns.
+        """
         claim = self.scene.picture.claim_of(self.asked.pod)
         return claim if claim is not None and claim.owned_by(self.asked.uid) else None
 
     async def having(self, doing: str) -> Verdict:
-        """Return the verdict on a workload for which no place is looked for: what its pod has, or is promised."""
+        """Return the verdict on a workload that needs no search: the place that its pod has or is tentatively given.
+
+        ``doing`` is the sentence about the controller's next step; it becomes the verdict's reason.
+        """
         pin = None if self.claim is None else self.claim.pin
         return Verdict(reason=doing, place=None if pin is None else place_of(pin.choice, pin.uuids))
 
@@ -98,17 +117,20 @@ class Workload(abc.ABC):
 
         # 2. Else, plan as the controller does: the places, or why there are none.
         await read_what_pods_name(self.scene, self.pending)
-        queue_position = position(self.scene, self.pending)
         placements = await self._placements()
+        if isinstance(placements, NeverAllowedError):  # it has no position in the queue
+            return Verdict(reason=placements.why.text, quota_help=self.scene.caps.helps(self.searched))
+        queue_position = position(self.scene, self.pending)
         if isinstance(placements, LimitError):  # what is free, and whose end would make a place, says nothing of it
-            return Verdict(reason=str(placements), turn=queue_position)
+            quota_help = self.scene.caps.helps(self.searched)
+            return Verdict(reason=placements.why.text, quota_help=quota_help, turn=queue_position)
         if isinstance(placements, NoPlaceError):
             return msgspec.structs.replace(await self.no_place(pod_request, placements), turn=queue_position)
         gang = self.gang if self.gang is not None and self.pending is self.gang.pending else None
         own_place = placements.get(self.asked)
-        ahead = "" if queue_position.position == 1 else "; older pods have their turn first"
+        ahead = "" if queue_position.position == 1 else "Other pods are before it in the queue"
         return Verdict(
-            reason=f"{self.places(placements)}{ahead}",
+            reason=sentences(self.places(placements), ahead),
             gang=None if gang is None else gang_shown.described(self.scene, gang, self.asked.pod, placements),
             place=None if own_place is None else place_of(own_place.choice, own_place.uuids),
             turn=queue_position,
@@ -117,8 +139,9 @@ class Workload(abc.ABC):
     async def _placements(self) -> dict[Member, Placement] | NoPlaceError:
         """Return the places that the controller would give now, or why there are none.
 
-        The controller knows the foreign pods of all nodes. Here they are read on the nodes that the places name. If
-        there is no place, they are read on all nodes that the workload may use, because each may add a cause.
+        The controller knows all pods of all nodes. Here, pods that this driver does not place are read only on the
+        nodes that the places name. If there is no place, they are read on all nodes that the workload may use, because
+        each may add a cause.
         """
         for number in itertools.count(1):
             found = self._planned()
@@ -132,21 +155,24 @@ class Workload(abc.ABC):
         raise AssertionError("each round reads a node more")
 
     def _planned(self) -> dict[Member, Placement] | NoPlaceError:
-        """Return the places for the workload by what was read so far, or why there are none.
+        """Return the workload's places by the objects read so far, or why there are none.
 
-        The search for a gang may cost what the controller's last try may, which avoids no node.
+        For a gang, the search runs as long as the controller's most thorough one, and leaves no node out.
         """
         offer: Offer | None = None
         try:
             offer = self.scene.limits.offer(self.searched)
             return self.plan(offer)
         except NoPlaceError as error:
-            return error if offer is None else offer.refusal(error)
+            if offer is None or (why := offer.why) is None:
+                return error
+            # With the figures of the limit in its sentence: ``nearest`` is the nearest place here.
+            return error.more(why.stable, why.nearest, cause=why.cause)
         except WordError as error:
             return NoPlaceError(str(error))
 
     def _open_nodes(self) -> set[str]:
-        """Return the nodes with GPUs that a pod of the workload may run on, whatever is free there."""
+        """Return the nodes with GPUs that a pod of the workload may run on, even if no GPU is free there."""
         nodes, names = self.scene.picture.nodes, set[str]()
         for member in self.searched.members:
             with contextlib.suppress(WordError):

@@ -1,4 +1,4 @@
-"""The workload that a pod is of, read as the controller has it: the pod alone, or all pods of its gang."""
+"""The workload of a pod, read as the controller has it: the pod alone, or all pods of its gang."""
 
 from __future__ import annotations
 
@@ -20,11 +20,17 @@ from dradriver.queue.pending import Member, PendingWorkload
 
 
 class NotReadyError(Exception):
-    """The controller does not look for a place. The message says why; it is empty if ``Scene.unread`` says it."""
+    """The controller does not search a place for the explained pod yet.
+
+    The message has the reason. The message is empty if ``Scene.unread`` has the reason.
+    """
 
 
 async def read_gang(scene: Scene, pod: Pod) -> GangPods | None:
-    """Read what placing the gang of a pod needs, and return the gang; None for a pod of no gang."""
+    """Read the objects that the placement of a pod's gang needs, into the listed cluster.
+
+    The function returns the gang, or None for a pod without a gang.
+    """
     gangs = scene.picture.gangs  # the cluster cache's gangs, by their pods
     membership = gangs.of((pod.metadata.namespace, pod.metadata.name))
     if membership is None:
@@ -69,7 +75,7 @@ async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
         gang: Its gang; None if it is in none. A pod of a gang that has started is placed alone.
 
     Raises:
-        NotReadyError: The controller does not look for a place yet, because the pod lacks something.
+        NotReadyError: The controller does not search a place yet, because the pod lacks something.
     """
     gang_member = None
     if gang is not None:
@@ -92,7 +98,7 @@ async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
     if pod.gated:
         _check_request(member)
     if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
-        raise NotReadyError("it is being deleted, and gets no place any more")
+        raise NotReadyError("The pod is being deleted and gets no place.")
     # Without slices, claims and nodes no place can be looked for. ``scene.unread`` names what is missing, and the
     # command prints that, so the error needs no message.
     if not scene.whole:
@@ -113,7 +119,10 @@ def _check_request(member: Member) -> None:
 
 
 async def _read_templates(scene: Scene, pods: Sequence[Pod]) -> bool:
-    """Read the templates that pods of one namespace name. Returns whether those of their GPUs may be read."""
+    """Read the templates that pods of one namespace name.
+
+    Returns whether the user may read the templates for their GPUs.
+    """
     may_be_read = True
     if any(pod.template is not None for pod in pods):
         may_be_read = await scene.read_templates(pods[0].metadata.namespace)
@@ -122,7 +131,10 @@ async def _read_templates(scene: Scene, pods: Sequence[Pod]) -> bool:
 
 
 async def _members(scene: Scene, pods: Sequence[Pod]) -> list[Member]:
-    """Return pods with their templates, and where their volumes are; reads the pods that their rules are about."""
+    """Return pods with their templates and the nodes of their volumes.
+
+    It also reads the pods of others that the affinity and spread rules of these pods count.
+    """
     await scene.read_neighbours(pods)
     places = await asyncio.gather(*map(scene.volumes_of, pods))
     return [
@@ -137,7 +149,7 @@ async def _members(scene: Scene, pods: Sequence[Pod]) -> list[Member]:
 
 
 async def _read_nics(scene: Scene, members: Sequence[Member]) -> None:
-    """Read the slices of NICs if a pod asks for some."""
+    """Read the slices of NIC drivers if a pod requests NICs."""
 
     def asks(member: Member) -> bool:
         try:

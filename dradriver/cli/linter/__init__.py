@@ -1,8 +1,8 @@
 """``gputopo lint``: manifests as the webhook would admit them.
 
 * ``manifest_documents``: the objects of a YAML or JSON text, with their lines.
-* ``pod_templates``: the pods and claims that an object makes.
+* ``pod_templates``: the pods and claims that an object creates.
 * ``inference_services``: the same for KServe's InferenceService, which has no pod template.
-* ``admission_results``: what the webhook's own code answers to them.
-* ``patched``: a JSON Patch, applied.
+* ``admission_results``: the answers of the webhook's own code to these pods and claims.
+* ``patched``: applies a JSON Patch.
 """

@@ -1,4 +1,7 @@
-"""What the webhook answers to an object: its own code, with no server between."""
+"""The webhook's answers to an object of a manifest, by a direct call of the webhook's code.
+
+``lint`` calls this module.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ from webhook import review
 from webhook.admission import Admission
 from webhook.translate import translate as by_limits
 
-_KEY: Final = re.compile(r"(?:annotation )?'?((?:gpu\.topology|gpu-topology\.example\.com)/[\w.-]+)")
-_CONTAINER: Final = re.compile(r"(?:init )?container '([^']+)'")
+_KEY: Final = re.compile(r"(?:The annotation )?'?((?:gpu\.topology|gpu-topology\.example\.com)/[\w.-]+)")
+_CONTAINER: Final = re.compile(r"(?:The containers [^(]+\()?(?:init )?container '([^']+)'")
 _FIELD: Final = re.compile(r"spec((?:\.\w+|\[\d+\])+)")
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 # API groups of the kinds whose words the webhook copies into their templates; it is not asked of others' kinds.
@@ -43,17 +46,17 @@ _OF_PODS: Final = frozenset(annotation_words.KEYS)
 _ARGO: Final = "argoproj.io"
 _OF_GPUS: Final = (names.PREFIX, names.ALIAS_PREFIX, "nvidia.com/", "aliyun.com/gpu-")
 _LEFT: Final = (
-    "it asks for GPUs by limits and has no word of ours, so it stays as it is; in a namespace labelled "
-    "gpu.topology/translate=true (--translate) "
+    "it requests GPUs by limits and has no annotation of this driver, so the webhook does not change it. In a "
+    "namespace labelled gpu.topology/translate=true (--translate) "
 )
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong, or may be.
+    """An error or a warning of the webhook.
 
     Attributes:
-        line: Where, from 1.
-        message: As the webhook says it.
+        line: The line in the file, from 1.
+        message: The webhook's message.
     """
 
     line: int
@@ -66,15 +69,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         source: The file.
         document: The number of the document in the file.
-        line: The line where the object begins.
+        line: The line at which the object begins.
         kind: The object's kind.
         name: The object's name, with its namespace if it has one.
         path: The path of the pod template in the object; empty for a pod.
         ours: Whether the webhook changes or refuses it.
-        errors: Why it is refused.
-        warnings: Warnings, though it is admitted.
-        notes: What the webhook does with a pod that requests GPUs by limits alone, if its namespace is not one where
-            such pods are translated into claims.
+        errors: The errors for which the webhook refuses it.
+        warnings: The warnings of the webhook if it admits it.
+        notes: For a pod that requests GPUs only by limits: what the webhook would do in a namespace whose pods are
+            translated into claims.
         pod: The pod as it would be stored; None if there is no pod, or it is refused or not changed.
     """
 
@@ -92,7 +95,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def results(document: Document, admission: Admission, *, translate: bool = False) -> Iterator[Result]:
-    """Yield the webhook's admission results for the pods of a manifest's object, or for the object if it is a claim.
+    """Yield the webhook's answers to the pods of one object of a manifest.
 
     Args:
         document: The object.
@@ -100,7 +103,8 @@ def results(document: Document, admission: Admission, *, translate: bool = False
         translate: Whether pods of its namespace that only have GPU limits are translated into claims.
 
     Yields:
-        A result for each pod or pod template; one for the object if it has none, or is refused itself.
+        A result for each pod or pod template. If the object has none, is a claim, or is refused itself, one result for
+        the object.
     """
     kind = document.data["kind"]
     object_result = Result(
@@ -148,7 +152,10 @@ def results(document: Document, admission: Admission, *, translate: bool = False
 
 
 def _admit_workload(document: Document, data: dict[str, Any], admission: Admission) -> _Response:
-    """Return the webhook's answer to an object that makes pods; it is asked only about kinds that it copies from."""
+    """Return the webhook's answer to an object that creates pods.
+
+    The webhook is called only for kinds from which it copies annotations; other objects are admitted.
+    """
     if not _is_copied(document):
         return _Response(allowed=True)
     return _answer(admission.mutate_workload(_request(data, document.data["kind"]))[0])
@@ -157,14 +164,14 @@ def _admit_workload(document: Document, data: dict[str, Any], admission: Admissi
 def _errors(
     document: Document, path: Path, manifest: dict[str, Any], ask: Callable[[dict[str, Any]], _Response]
 ) -> tuple[_Response, tuple[Finding, ...], dict[str, Any]]:
-    """Return the webhook's answer to a manifest, all its errors, and the manifest without what these are about.
+    """Return the webhook's answer to a manifest, all its errors, and the manifest without the faulty fields.
 
-    The webhook names the first error. It is asked again without the annotation, the field or the limits that this is
-    about, until it admits the rest. An error that can follow from what was left out does not count.
+    The webhook reports only the first error. So the annotation, field or limits of that error are removed, and the
+    webhook is asked again until it admits the manifest. An error that can follow from such a removal does not count.
 
     Args:
         document: The object.
-        path: The place of the manifest in it.
+        path: The place of the manifest in the object.
         manifest: The manifest.
         ask: Returns the webhook's answer to a manifest.
     """
@@ -187,10 +194,12 @@ def _errors(
 
 
 def _leave_out(manifest: dict[str, Any], place: Path) -> str | None:
-    """Remove what an error is about from a manifest, of a container its resources.
+    """Remove from a manifest the field at ``place``, which an error is about.
+
+    If it belongs to a container, the container's resources are removed instead.
 
     Returns:
-        A word of messages that can follow from that; None if there is nothing to remove.
+        A word by which to recognize the messages that are only a result of the removal; None if nothing was removed.
     """
     if len(place) > 2 and place[-2] in ("containers", "initContainers"):
         place = (*place, "resources")
@@ -272,7 +281,10 @@ def _pod(
 
 
 def _component(object_result: Result, document: Document, admission: Admission, pod: PodOf, translate: bool) -> Result:
-    """Return the webhook's answer to a component of an InferenceService: to its Deployment, and then to a pod of it."""
+    """Return the webhook's answer to a component of an InferenceService.
+
+    The answer to its Deployment is first, then that to its pod. The arguments are those of ``_pod``.
+    """
     template = {key: pod.manifest[key] for key in ("metadata", "spec")}
     deployment = {"kind": "Deployment", "metadata": pod.manifest["metadata"], "spec": {"template": template}}
     answer = _answer(admission.mutate_workload(_request(deployment, "Deployment"))[0])
@@ -292,9 +304,10 @@ def _component(object_result: Result, document: Document, admission: Admission, 
 
 
 def _advised(document: Document, made: Sequence[PodOf]) -> list[PodOf]:
-    """Return the pods whose templates should have annotations that stand on an object from which none are copied.
+    """Return the pods whose pod template should get annotations that only the object has.
 
-    They are those that request GPUs by limits; if none does, all, because an annotation may say how many.
+    The webhook does not copy the annotations of this object to its pods (``made``). The result has the pods that
+    request GPUs by limits. If no pod does, all count, because an annotation may set the number of GPUs.
     """
     if not _words(document.data):
         return []
@@ -303,16 +316,17 @@ def _advised(document: Document, made: Sequence[PodOf]) -> list[PodOf]:
 
 
 def _warn_of_uncopied_annotations(result: Result, document: Document, admission: Admission, pod: PodOf) -> Result:
-    """Return the result with a warning of the object's annotations, which its pod template lacks.
+    """Return the result with a warning that the object's annotations are missing in its pod template.
 
-    The webhook is asked whether it would admit them there, so that the advice is not refused.
+    ``document`` is the object, ``pod`` a pod that it creates. First the webhook is called with the annotations in the
+    pod template. The warning advises to move them only if the webhook admits them there.
     """
     words = {key: document.data["metadata"]["annotations"][key] for key in _words(document.data)}
     annotations = {key: pod.manifest["metadata"]["annotations"][key] for key in _keys(pod.manifest, "annotations")}
     metadata = pod.manifest["metadata"] | {"annotations": annotations | words}
     answer = _answer(admission.mutate_pod(_request(pod.manifest | {"metadata": metadata}, "Pod"))[0])
     key = next(iter(words))
-    advice = f"; write it in {result.path}.metadata.annotations"
+    advice = f". Write it in {result.path}.metadata.annotations"
     if not answer.allowed:
         advice = f", and the pods of {result.path} cannot have it: {answer.status.message}"
     message = f"{plain(key)} stands on the {result.kind}, from which it is not copied to the pods{advice}"
@@ -331,7 +345,7 @@ def _warn_of_annotations_without_pod(result: Result, document: Document) -> Resu
 
 
 def _warn_of_unread_steps(result: Result, document: Document) -> Result:
-    """Return the result with a warning if the object is an Argo workflow with GPUs: its steps are not looked into."""
+    """Return the result with a warning if the object is an Argo workflow with GPUs: its steps are not checked."""
     group = str(document.data.get("apiVersion")).partition("/")[0]
     text = msgspec.json.encode(document.data).decode()
     if group != _ARGO or not any(word in text for word in _OF_GPUS):
@@ -345,7 +359,7 @@ def _warn_of_unread_steps(result: Result, document: Document) -> Result:
 
 
 def _near_misses(document: Document) -> tuple[Finding, ...]:
-    """Return a warning for each annotation or label of an object that looks like a misspelled one of ours."""
+    """Return a warning for each annotation or label of an object that looks like a misspelled one of this driver."""
     keys = _keys(document.data, "annotations"), _keys(document.data, "labels")
     return tuple(_finding(document, (), text) for text in misspelled.warnings(*keys))
 
@@ -372,7 +386,7 @@ class _Response(msgspec.Struct, frozen=True):
 
     @property
     def ops(self) -> list[dict[str, Any]]:
-        """Return the operations of the patch in an admission result of the webhook."""
+        """Return the JSON Patch operations of the webhook's answer."""
         return msgspec.json.decode(base64.b64decode(self.patch), type=list[dict[str, Any]]) if self.patch else []
 
 
@@ -401,7 +415,10 @@ def _finding(document: Document, path: Path, message: str) -> Finding:
 
 
 def _place(document: Document, path: Path, message: str) -> Path:
-    """Return the path in the document that a message of the webhook is about, by the text that it begins with."""
+    """Return the path in the document that a webhook's message is about.
+
+    The beginning of the message names it. ``path`` is the place of the pod in the document.
+    """
     # A message begins with an annotation or label (misspelled ones first), a field, or a container.
     key = message.partition(":")[0]
     for what, name in (("annotations", key), ("labels", key.removeprefix("label "))):

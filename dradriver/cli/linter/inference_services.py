@@ -1,8 +1,9 @@
-"""The pods of KServe's InferenceService: each component is a Deployment that gets the annotations of the whole.
+"""The pods of KServe's InferenceService: each component is a Deployment that gets the annotations of the whole object.
 
-KServe copies them to predictor, transformer and explainer alike; those of a component stand above them. So an
-annotation that only the predictor can have belongs in ``spec.predictor.annotations``. Source: kserve/kserve 0217bdab,
-pkg/controller/v1beta1/inferenceservice/components/transformer.go, ``Reconcile``, and the same for the others.
+KServe copies these annotations to predictor, transformer and explainer alike; annotations of a component override
+them. So an annotation that only the predictor can have belongs in ``spec.predictor.annotations``. Source:
+kserve/kserve 0217bdab, pkg/controller/v1beta1/inferenceservice/components/transformer.go, ``Reconcile``, and the same
+for the others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dradriver.cli.linter.manifest_documents import Document
 from dradriver.cli.linter.pod_templates import PodOf
 
 COPIED: Final = (
-    "KServe copies annotations of an InferenceService to predictor, transformer and explainer; write them in "
+    "KServe copies annotations of an InferenceService to predictor, transformer and explainer. Write them in "
     "spec.predictor.annotations"
 )
 _COMPONENTS: Final = ("predictor", "transformer", "explainer")
@@ -31,10 +32,10 @@ def is_inference_service(document: Document) -> bool:
 
 
 def components(document: Document) -> Iterator[PodOf]:
-    """Yield a pod of each component of an InferenceService whose containers are known.
+    """Yield a pod for each component of an InferenceService whose containers are known.
 
-    A predictor with a ``model`` gets the resources of its ServingRuntime where it says none itself. Such a predictor is
-    left out.
+    A predictor with a ``model`` but without resources gets the resources of its ServingRuntime, which are not known
+    here. Such a predictor is left out.
     """
     spec, metadata = document.data.get("spec"), _object(document.data.get("metadata"))
     for name in _COMPONENTS:
@@ -55,7 +56,10 @@ def components(document: Document) -> Iterator[PodOf]:
 
 
 def _containers(name: str, component: dict[str, Any]) -> list[Any]:
-    """Return the containers of a component, its model server first; empty if nothing here says what they request."""
+    """Return the containers of a component, its model server first.
+
+    The result is empty for a predictor without limits, whose resources a ServingRuntime sets.
+    """
     listed = component.get("containers")
     containers = list(listed) if isinstance(listed, list) else []
     servers = [field for field in component.values() if isinstance(field, dict) and _is_server(field)]
@@ -66,7 +70,10 @@ def _containers(name: str, component: dict[str, Any]) -> list[Any]:
 
 
 def _is_server(value: dict[str, Any]) -> bool:
-    """Return whether a field of a component is a model server, such as ``model`` or ``sklearn``."""
+    """Return whether a component's field, such as ``model`` or ``sklearn``, is a model server.
+
+    ``value`` is the field's value.
+    """
     return "modelFormat" in value or "storageUri" in value or "protocolVersion" in value
 
 

@@ -1,4 +1,4 @@
-"""The objects of a YAML or JSON text as Kubernetes reads them, with the lines where they stand.
+"""The objects of a YAML or JSON text as Kubernetes reads them, with their line numbers.
 
 Kubernetes reads YAML 1.1 without dates and without numbers in base 60: ``12:30`` and ``2026-01-31`` are text.
 """
@@ -36,7 +36,10 @@ class _Loader(_Base):  # type: ignore[misc]
     }
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
-        """Return a mapping of a manifest with its keys as JSON has them; a repeated key is an error, as for kubectl."""
+        """Return a mapping of a manifest with text keys, as JSON has them.
+
+        A repeated key is an error, as for kubectl.
+        """
         said = [(key.value, key.start_mark) for key, _ in node.value if key.tag != _MERGE]
         if len({str(value) for value, _ in said}) < len(said):
             values = [str(value) for value, _ in said]
@@ -48,14 +51,17 @@ class _Loader(_Base):  # type: ignore[misc]
         return {_key(key, node.start_mark): value for key, value in mapping.items()}
 
     def construct_yaml_float(self, node: Any) -> float:
-        """Return a number of a manifest; an error for a number that JSON cannot write."""
+        """Return a number of a manifest.
+
+        Numbers that JSON cannot write (infinity, nan) are an error.
+        """
         number = float(super().construct_yaml_float(node))
         if not math.isfinite(number):
-            raise yaml.constructor.ConstructorError(None, None, f"a number that is none: {node.value}", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"not a valid number: {node.value}", node.start_mark)
         return number
 
     def construct_other(self, node: Any) -> None:
-        """Refuse a value in a manifest of a type that JSON has not, such as a set or bytes."""
+        """Refuse a value in a manifest whose type JSON does not have, such as a set or bytes."""
         tag = node.tag.removeprefix("tag:yaml.org,2002:")
         raise yaml.constructor.ConstructorError(None, None, f"a value of the type !!{tag}", node.start_mark)
 
@@ -90,20 +96,20 @@ for _tag in ("binary", "omap", "pairs", "set", "timestamp"):
 
 
 class DocumentError(DriverError):
-    """A text cannot be read as objects; the message has the file and the line."""
+    """A text cannot be read as objects. The message has the file and the line."""
 
     reason = "NoManifest"
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One object.
+    """One object of a manifest.
 
     Attributes:
         source: The file's name, or ``standard input``.
-        number: Which of its documents it is, from 1; those that are empty count.
+        number: The number of its document in the file, from 1; empty documents count.
         data: The object.
-        node: The same with its lines.
-        lines_before: How many lines of the file stand before those that ``node`` counts.
+        node: The object as YAML nodes with line numbers.
+        lines_before: Number of lines of the file before the first line that ``node`` counts.
     """
 
     source: str
@@ -113,7 +119,10 @@ class Document(msgspec.Struct, frozen=True):
     lines_before: int = 0
 
     def line(self, path: Sequence[str | int] = ()) -> int:
-        """Return the line of a place in the manifest, from 1, or of the nearest place around it."""
+        """Return the line of a place in the manifest, from 1.
+
+        If the manifest does not have the place, this is the line of the nearest enclosing place.
+        """
         node, line = self.node, self.node.start_mark.line
         for step in path:
             child = _child(node, step)
@@ -134,9 +143,10 @@ def _child(node: Any, step: str | int) -> tuple[int, Any] | None:
 
 
 def documents(text: bytes, source: str) -> Iterator[Document | DocumentError]:
-    """Yield the objects of a YAML or JSON manifest; those of a ``List`` one by one.
+    """Yield the objects of a YAML or JSON manifest.
 
-    A document that cannot be read yields an error in its place. The documents after it are read all the same.
+    The items of a ``List`` are yielded one by one. A document that cannot be read yields an error in its place. The
+    documents after it are still read.
 
     Args:
         text: The manifest.
@@ -161,7 +171,10 @@ def documents(text: bytes, source: str) -> Iterator[Document | DocumentError]:
 
 
 def _pieces(manifest: str) -> Iterator[str]:
-    """Yield the documents of a manifest as text, as ``---`` divides them; what stands above the first is part of it."""
+    """Yield the documents of a manifest as text, split at ``---``.
+
+    Text above the first ``---`` belongs to the first.
+    """
     begin = 0
     for end in (*(match.start() for match in _MARKER.finditer(manifest)), len(manifest)):
         if not _NOTHING.fullmatch(manifest, begin, end):
@@ -182,7 +195,7 @@ class _UnreadableError(Exception):
 
 
 def _read(text: str, before: Document) -> Iterator[Document]:
-    """Yield the document of a text, or several if ``...`` ends them.
+    """Yield the document of a text; several if lines with ``...`` separate them.
 
     Args:
         text: The text.
@@ -226,7 +239,7 @@ def _objects(document: Document) -> Iterator[Document | DocumentError]:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse what is nested so deeply that reading it could end the process: the reader is written in C."""
+    """Refuse a document that is nested so deeply that the YAML reader, written in C, could crash the process."""
     depth = 0
     for match in _BRACKETS.finditer(text):
         depth += 1 if match[0] in "[{" else -1 if depth else 0

@@ -1,4 +1,4 @@
-"""A JSON Patch (RFC 6902) applied: what the API server makes of the webhook's answer."""
+"""Application of a JSON Patch (RFC 6902) to an object, as the API server applies the webhook's answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def patched(data: dict[str, Any], ops: Iterable[Mapping[str, Any]]) -> dict[str,
     """Return a copy of an object with a JSON Patch of the webhook applied.
 
     Raises:
-        KeyError, IndexError, ValueError, TypeError: The patch is not of this object.
+        KeyError, IndexError, ValueError, TypeError: The patch does not fit this object.
     """
     copied: dict[str, Any] = copy.deepcopy(data)
     for op in ops:

@@ -1,7 +1,6 @@
-"""The pods and claims that an object makes: a pod itself, or whatever has a pod's template anywhere in it.
+"""The pods and claims that an object creates: the object is a pod, or has pod templates anywhere in it.
 
-So Deployments, Jobs, CronJobs, JobSets, LeaderWorkerSets, PyTorchJobs, RayClusters and kinds that nobody has heard of
-yet are all read by the same few lines.
+The same code reads Deployments, Jobs, CronJobs, JobSets, LeaderWorkerSets, PyTorchJobs, RayClusters and unknown kinds.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _MOST: Final = 100_000  # values of one object that are looked through
 
 
 class PodOf(msgspec.Struct, frozen=True):
-    """A pod that an object is or makes.
+    """A pod that an object is, or creates.
 
     Attributes:
-        path: Where it stands in the object; empty for a pod.
+        path: The place of the pod template in the object; empty for a pod.
         manifest: The pod as a controller would create it.
     """
 
@@ -56,7 +55,10 @@ def pods(document: Document) -> Iterator[PodOf]:
 
 
 def asks_by_limits(manifest: dict[str, Any]) -> bool:
-    """Return whether a limit of a pod's container asks for GPUs or fractions of them; not if it cannot be read."""
+    """Return whether a limit of a pod's container requests GPUs or fractions of them.
+
+    The result is False if the limit cannot be read.
+    """
     try:
         return gpu_limits.have_limits(pod_view.read(msgspec.Raw(msgspec.json.encode(manifest))))
     except WordError:
@@ -69,7 +71,10 @@ def _metadata(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _templates(data: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield what looks like a pod's template: it has a spec with containers; a template is not looked through."""
+    """Yield every mapping that looks like a pod template: it has a spec with containers.
+
+    The inside of a template is not searched for further templates.
+    """
     todo: list[tuple[Path, Any]] = [((), data)]
     seen = 0
     while todo and seen < _MOST:

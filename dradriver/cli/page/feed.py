@@ -1,6 +1,7 @@
-"""The feed of the page: which of its pieces a reader has not seen yet, and how they are sent.
+"""The feed of the page: the pieces that each reader has not received yet.
 
-A reader is a number, the version that it has seen: whoever is slow gets the newest of each piece, never a queue.
+A reader sends the mark that it got last: a text with the feed and the version of its pieces. A slow reader gets only
+the newest content of each piece, so no queue builds up.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ _MOST_GONE: Final = 4096  # names of pieces that went; a reader from before the 
 
 
 class Feed:
-    """The pieces as they are, each with the version in which it became so.
+    """The current pieces of the page, each with the version in which it last changed.
+
+    A piece is a part of the page, as JSON, that changes independently.
 
     Attributes:
-        version: Of the whole; 0 before anything was published.
+        version: The newest version; 0 before the first piece.
     """
 
     def __init__(self) -> None:
@@ -36,12 +39,15 @@ class Feed:
         self._whole: tuple[int, bytes] = (-1, b"")
 
     def publish(self, nodes: Mapping[str, bytes | None], others: Pieces) -> None:
-        """Put pieces of changed nodes into the page's feed, None for nodes that are gone, and all other pieces."""
+        """Put pieces of the page into the feed: those of changed nodes, and all others.
+
+        In ``nodes``, None stands for a node that is gone. Pieces that are missing in ``others`` are removed.
+        """
         gone = [key for key in self._pieces if not key.startswith("node/") and key not in others]
         self._take({f"node/{name}": piece for name, piece in nodes.items()} | others | dict.fromkeys(gone))
 
     def say(self, key: str, piece: bytes) -> None:
-        """Put one piece of the page into its feed."""
+        """Put one piece of the page, a part of it as JSON, into its feed."""
         self._take({key: piece})
 
     def _take(self, pieces: Mapping[str, bytes | None]) -> None:
@@ -63,18 +69,21 @@ class Feed:
             self._changed = asyncio.Event()
 
     def read(self, mark: str) -> int | None:
-        """Return the feed's version from the mark that a reader sends; None for another feed's, or a forgotten one."""
+        """Return the version in a mark, the text by which a reader says which pieces it has.
+
+        The result is None if the mark is of another feed or too old.
+        """
         epoch, _, number = mark.partition(".")
         if epoch != self._epoch or not number.isascii() or not number.isdigit() or len(number) > 12:
             return None
         return int(number) if self._oldest <= int(number) <= self.version else None
 
     def mark(self) -> str:
-        """Return the mark of a reader who has all pieces in the page's feed."""
+        """Return the mark for a reader that has all pieces: a text with the feed and its newest version."""
         return f"{self._epoch}.{self.version}"
 
     def since(self, version: int) -> bytes:
-        """Return the pieces that came into the page's feed after a version, as one line of JSON."""
+        """Return the page's pieces that changed after a version, as one line of JSON."""
         asked = version, self.version
         if self._delta[0] != asked:
             self._delta = asked, self._encode(version)
@@ -87,7 +96,7 @@ class Feed:
         return self._whole[1]
 
     async def news(self, version: int) -> None:
-        """Wait until the page's feed has a piece that is newer than a version."""
+        """Wait until the feed has a piece that is newer than a version."""
         while self.version <= version:
             await self._changed.wait()
 

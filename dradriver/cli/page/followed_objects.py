@@ -1,8 +1,8 @@
-"""Objects of the API server that the page follows by watches, as far as its user may list them.
+"""Objects of the API server that the page follows by watches, if its user may list them.
 
-To the code of other commands it is a client: a list that is followed is answered from here, so that explaining a pod
-asks the server for nothing but what only that pod has. What may not be listed in all namespaces is followed in the
-user's own; what may not be listed at all is said.
+``Mirror`` can replace a client in the code of other commands. It answers lists of followed objects from memory, so that
+explaining a pod asks the server only for objects of that pod. Objects that the user may not list in all namespaces are
+followed in the user's own namespace. ``Mirror.said`` reports objects that the user may not list at all.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ class Source(msgspec.Struct, frozen=True, eq=False):
     """A list that is followed.
 
     Attributes:
-        resource: The kind.
-        read: What is kept of an object.
-        namespace: Only this one; None for all.
+        resource: The kind of objects.
+        read: Reads the part of an object that is kept in memory.
+        namespace: The only namespace to follow; None for all.
         fields: A field selector.
         labels: A label selector.
-        made: What callers read instead, from what is kept.
+        made: Functions that convert the kept part, by the type that a caller of ``Mirror.list`` asks for. Other types
+            are not converted.
     """
 
     resource: Resource
@@ -65,19 +66,22 @@ class Source(msgspec.Struct, frozen=True, eq=False):
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """An object of which all is kept, as it came."""
+    """An object that is kept completely, as JSON text."""
 
     metadata: isolated.Identity
     text: bytes
 
 
 def whole(data: msgspec.Raw) -> Whole:
-    """Return an object unchanged, for kinds of followed objects of which all is kept."""
+    """Return an object unchanged, for kinds that are kept completely."""
     return Whole(isolated.identity(data), bytes(data))
 
 
 def sources(driver_namespace: str) -> tuple[Source, ...]:
-    """Return which kinds of objects are followed; with the driver's namespace also policies and GPU time."""
+    """Return the lists of objects that the page follows by watches.
+
+    If the driver's namespace is known, its ConfigMaps are among them.
+    """
     sliced: dict[Any, Callable[[Any], Any]] = {slice_records.read_slice: slice_records.slice_record}
     found = [
         *(
@@ -96,7 +100,7 @@ def sources(driver_namespace: str) -> tuple[Source, ...]:
 
 
 class _Followed:
-    """One source while it is followed."""
+    """The state of one source (a list of objects) while it is followed."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -109,10 +113,10 @@ class _Followed:
 
 
 class Mirror(Client):
-    """Lists that are followed while ``run`` runs, and everything else of a client.
+    """A client that answers lists of followed objects from memory while ``run`` runs.
 
     Attributes:
-        unauthorized: Set when the server does not know the user any more: log in anew.
+        unauthorized: Set when the server refuses the user's credentials: the caller must log in again.
     """
 
     def __init__(
@@ -124,14 +128,15 @@ class Mirror(Client):
         *,
         user_agent: str,
     ) -> None:
-        """Follow nothing yet.
+        """Prepare the lists to follow; ``run`` follows them.
 
         Args:
             server: The API server.
-            wanted: What to follow.
-            changed: Told the kind and the key of what changed; no key where what may be listed of the kind did.
-            wake: Told that what ``said`` says may be different.
-            user_agent: Who asks.
+            wanted: The lists to follow.
+            changed: Called with the kind and key of a changed object, or without a key if the readable objects of the
+                kind changed.
+            wake: Called when the messages of ``said`` may have changed.
+            user_agent: The user agent for requests.
         """
         super().__init__(server, user_agent=user_agent)
         self._config, self._user_agent = server, user_agent
@@ -141,7 +146,7 @@ class Mirror(Client):
         self._followed = [_Followed(source) for source in wanted]
 
     async def run(self) -> None:
-        """Follow the objects that the user may list, until cancelled."""
+        """Follow the objects that the user may list, by watches, until cancelled."""
         async with Client(self._config, user_agent=self._user_agent) as client, asyncio.TaskGroup() as tasks:
             for one in self._followed:
                 tasks.create_task(self._follow(client, one))
@@ -153,7 +158,7 @@ class Mirror(Client):
                 one.again.set()
 
     async def settled(self) -> None:
-        """Wait until all followed objects are known, or why they are not."""
+        """Wait until each list has been read, or the reason is known why it cannot be read."""
         for one in self._followed:
             await one.settled.wait()
 
@@ -166,7 +171,9 @@ class Mirror(Client):
         field_selector: str | None = None,
         type: codec.Reading[T] = dict,  # type: ignore[assignment]  # noqa: A002
     ) -> tuple[builtins.list[T], str]:
-        """Return objects as ``Client.list`` does: from memory if exactly this query is followed, else from the server.
+        """Return objects as ``Client.list`` does, from memory if exactly this query is followed.
+
+        Other queries are sent to the server.
 
         Raises:
             ApiError: The query is followed and was not read yet, or may not be read.
@@ -193,7 +200,7 @@ class Mirror(Client):
         )
 
     def find(self, resource: Resource, key: Key) -> Any:
-        """Return a followed object; None if there is none."""
+        """Return the followed object with this namespace and name (``key``); None if there is none."""
         for one in self._followed:
             if one.source.resource == resource and one.reflector is not None and key in one.reflector.store:
                 return one.reflector.store[key]
@@ -206,19 +213,21 @@ class Mirror(Client):
                 yield from one.reflector.store.values()
 
     def said(self) -> Iterator[str]:
-        """Yield in words which objects cannot be followed: not allowed, or the API server does not answer now."""
+        """Yield messages about objects that cannot be followed: not allowed, or the API server does not answer."""
         for one in self._followed:
             resource, own = one.source.resource, self._config.namespace
             if one.narrowed and one.reflector is not None and one.reflector.synced.is_set():
-                held = "; GPUs that look free may be held by claims that you may not see"
+                hidden = ". GPUs that look free can be allocated to claims that you cannot see"
                 yield (
-                    f"{resource.plural} are shown of namespace {plain(own)} alone: you may not list those of all"
-                    + (held if resource == RESOURCE_CLAIMS else "")
+                    f"only {resource.plural} of namespace {plain(own)} are shown, because you may not list those of "
+                    "all namespaces" + (hidden if resource == RESOURCE_CLAIMS else "")
                 )
             if isinstance(one.trouble, ApiError) and one.trouble.forbidden:
                 yield str(cluster_reading.refused(one.trouble, self._config, resource, namespace=one.source.namespace))
             elif one.trouble is not None:
-                yield plain(f"{resource.plural} are as they were: the API server does not answer ({one.trouble})")
+                yield plain(
+                    f"{resource.plural} are not up to date, because the API server does not answer ({one.trouble})"
+                )
 
     async def _follow(self, client: Client, followed: _Followed) -> NoReturn:
         # If the user may list a kind and not watch it, following ends at once: it must not be listed all the time.
@@ -232,8 +241,8 @@ class Mirror(Client):
     async def _follow_once(self, client: Client, followed: _Followed) -> None:
         """Follow a source in all namespaces, or in the user's own if all namespaces are forbidden.
 
-        It returns when the server refuses what could be read before, or when all namespaces are to be tried again. The
-        objects that were known stay until the next call has read them, or knows that it may not.
+        The function returns if the server refuses objects that it allowed before, or if all namespaces are to be tried
+        again. The known objects stay until the next call has read them or is refused.
         """
         # ``source.namespace`` is None for all namespaces. The second choice is the namespace of the user's context.
         source = followed.source
@@ -273,11 +282,17 @@ class Mirror(Client):
                     task.cancel()
 
     def _reflector(self, client: Client, followed: _Followed, namespace: str | None) -> Reflector[Any]:
-        """Return a reflector of a source in a namespace (None is all), which reports its changes and its trouble."""
+        """Return a reflector of a source that reports changes and errors.
+
+        ``namespace`` is the namespace to follow; None for all.
+        """
         source = followed.source
 
         def on_trouble(trouble: DriverError | None) -> None:
-            """Note what keeps the objects from being read; None once they can be read."""
+            """Record the error because of which the objects cannot be read.
+
+            ``trouble`` is None when they can be read again.
+            """
             # 401: the credentials have expired. 403: the user may not list the kind.
             before, followed.trouble = followed.trouble, trouble
             if isinstance(trouble, ApiError) and trouble.status == 401:
@@ -307,7 +322,10 @@ class Mirror(Client):
 
 
 async def _until_refused(followed: _Followed, reflector: Reflector[Any]) -> None:
-    """Return when objects that could be read are refused. Objects refused from the beginning do not count."""
+    """Wait until the server refuses objects of a followed list that it allowed before.
+
+    Objects that it refused from the beginning do not count.
+    """
     await reflector.synced.wait()
     await followed.refused.wait()
 
@@ -317,7 +335,10 @@ def _forbidden(trouble: DriverError | None) -> bool:
 
 
 def _conversion(source: Source, wanted: Any) -> Callable[[Any], Any]:
-    """Return the function that makes an object of the wanted type from one that is followed."""
+    """Return the function that converts objects of a followed list to the wanted type.
+
+    ``source`` is this list. Its objects are kept in memory in another type.
+    """
     if wanted == source.read:
         return lambda item: item
     return source.made[wanted]

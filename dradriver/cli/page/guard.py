@@ -1,8 +1,8 @@
 """The guard of the page: it refuses other sites' pages and, on a shared machine, readers without the page's key.
 
-A page of another site can make a browser ask any address, under a name of its own that it lets point there (DNS
-rebinding): so the Host must be one that this page is known by. What a browser says of where a request comes from
-(Sec-Fetch-Site) is believed where it says that.
+A page of another site can make a browser send requests to this page (DNS rebinding): it resolves a name of its own to
+this page's address. So the Host must be a known name of this page. If the browser reports the origin of a request
+(Sec-Fetch-Site), the guard uses it.
 """
 
 from __future__ import annotations
@@ -39,28 +39,32 @@ HEADERS: Final = {
 
 
 class Guard:
-    """What a request must have.
+    """The conditions that a request for the page must meet.
 
     Attributes:
-        key: What a reader must have been told; empty where everybody may read who reaches the page.
-        cookie: The name of the cookie that holds it: cookies of all ports of an address are in one jar.
+        key: The secret that a reader must have; empty if all who reach the page may read it.
+        cookie: The name of the cookie with the key. It is random, because a browser shares cookies among all ports
+            of an address.
     """
 
     def __init__(self, hosts: Collection[str], *, with_key: bool) -> None:
-        """Make one.
+        """Create the guard, and a key if one is required.
 
         Args:
-            hosts: Names by which the page is known beside this machine's own; ``ANY`` for all.
-            with_key: Whether readers must know a key.
+            hosts: Names of the page in addition to this machine's own; ``ANY`` for all.
+            with_key: Whether readers must have a key.
         """
         self.key = secrets.token_urlsafe(16) if with_key else ""
         self.cookie = f"gputopo-{secrets.token_hex(4)}"
         self._hosts = {host.lower() for host in hosts} | LOCAL
 
     def refusal(self, request: BaseRequest) -> Response | None:
-        """Return the answer to a request for the page that the guard refuses; None for a request that it lets pass."""
+        """Return the response to a request that the guard refuses.
+
+        The result is None if the guard allows the request.
+        """
         if request.method != aiohttp.hdrs.METH_GET:
-            return _refuse(405, "this page is only read", Allow="GET")
+            return _refuse(405, "this page accepts only GET requests", Allow="GET")
         host = name_of(request.headers.get(aiohttp.hdrs.HOST, ""))
         if ANY not in self._hosts and host not in self._hosts:
             return _refuse(
@@ -85,7 +89,7 @@ class Guard:
 
 
 def name_of(host: str) -> str:
-    """Return the name in a request's Host header as the guard compares it: no port, no brackets, lower case."""
+    """Return the name in a Host header for comparison: without port and brackets, in lower case."""
     name, bracket, _ = host.partition("]")
     name = name.removeprefix("[") if bracket else host.partition(":")[0]
     return name.lower()

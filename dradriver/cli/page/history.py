@@ -1,4 +1,4 @@
-"""What the page keeps of the last day, in bounded memory: free GPUs, held GPUs, and pods that waited."""
+"""The page's history of the last day, in bounded memory: free GPUs, allocated GPUs, and waiting pods."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ _MOST: Final = 24 * 3600 // STEP_S
 
 
 class Sample(NamedTuple):
-    """Figures of the page's history at one time."""
+    """The figures of the page's history at one time: GPUs and waiting pods."""
 
     at_s: int  # since the epoch
     free: int
-    held: int
+    allocated: int
     waiting: int
 
 
 class History:
-    """The samples of the last day, one every ``STEP_S`` at most; it begins when the page's server starts.
+    """The samples of the last day, at most one every ``STEP_S`` seconds.
+
+    The history begins when the page's server starts.
 
     Attributes:
-        samples: The oldest first.
+        samples: The samples, oldest first.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,7 @@
-"""The live cluster of the page: the scene that other commands read once, kept up to date by changes."""
+"""The live cluster of the page: the cluster (``Scene``) that other commands list once.
+
+The page keeps it up to date by the changes of objects.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from dradriver.cluster.derived import gpu_states
 from dradriver.cluster.derived.gpu_states import State
 from dradriver.cluster.records import slice_records
 from dradriver.cluster.views.gone_node_views import GoneNode
-from dradriver.cluster.views.node_views import NodeView
+from dradriver.cluster.views.node_views import NodeView, NotOffered
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.kube.store import Key
@@ -40,11 +43,11 @@ _AT_ONCE: Final = 32  # nodes that are looked at before others have their turn
 
 
 class Tile(NamedTuple):
-    """What the page's summary counts of a node.
+    """The facts about a node that the page's summary counts.
 
     Attributes:
-        product: Of its GPUs.
-        gpus: A letter for each GPU, as ``page_pieces.node_piece`` has them.
+        product: The product of its GPUs.
+        gpus: A letter for each GPU, see ``page_pieces.node_piece``.
         is_closed: Whether the node takes no new pods.
     """
 
@@ -57,22 +60,22 @@ class Live:
     """The cluster, brought up to date by ``update``.
 
     Attributes:
-        scene: The controller's picture of it.
-        views: Nodes as people are shown them, by name.
-        gone: Nodes whose agent is gone, as people are shown them, by name.
-        tiles: What the summary counts of nodes, by name; ``page_pieces`` keeps it.
-        doubts: Of each node what could not be read of it, or looks wrong.
-        pods: Our pods by namespace and name, static ones among them.
-        unread: What could not be read, in words.
+        scene: The listed cluster, with the controller's cluster cache.
+        views: The nodes as the page shows them, by name.
+        gone: The nodes whose agent is gone, as the page shows them, by name.
+        tiles: The facts about nodes that the summary counts, by name; ``page_pieces`` updates them.
+        doubts: For each node, warnings about data that could not be read or looks wrong.
+        pods: Our pods by namespace and name, including static ones.
+        unread: Messages about objects that could not be read.
     """
 
     def __init__(self, mirror: Mirror, server: ServerConfig, policies: Policies | None, driver_namespace: str) -> None:
-        """Read nothing yet; ``update`` reads.
+        """Prepare an empty cluster; ``update`` reads it.
 
         Args:
             mirror: The objects that are followed.
             server: The API server, for messages.
-            policies: The policies of the user's file. None follows those in the driver's namespace.
+            policies: The policies of the user's file; None to follow the policies in the driver's namespace.
             driver_namespace: The driver's namespace; empty if it is not known.
         """
         self.scene: Scene
@@ -96,11 +99,14 @@ class Live:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Return in words what the page could not read of its live cluster."""
+        """Return messages about objects of the live cluster that could not be read."""
         return tuple(dict.fromkeys((*self._mirror.said(), *self.scene.own.unread, *self.scene.unread)))
 
     def changed(self, resource: Resource, key: Key | None) -> None:
-        """Note that an object of the live cluster changed; without a key, that what may be read of its kind did."""
+        """Record that an object changed.
+
+        If ``key`` is None, record that the user can now list other objects of this kind than before.
+        """
         if resource == CONFIG_MAPS and key is not None:
             self._own_changed = True
         elif resource not in _FED or key is None:
@@ -109,11 +115,11 @@ class Live:
             self._changes[resource, key] = None
 
     def read_anew(self) -> None:
-        """Have the next update of the live cluster read everything again, also objects that are not watched."""
+        """Make the next update read everything again, also objects that are not watched."""
         self._anew = True
 
     async def update(self) -> set[str]:
-        """Bring the page's live cluster up to date. Returns the names of the nodes that look different, or are gone."""
+        """Apply the recorded changes. Returns the names of the nodes that look different, or are gone."""
         if self._own_changed:
             self._own_changed = False
             await self._read_own()
@@ -147,7 +153,7 @@ class Live:
             self.scene.own = own
 
     async def _begin(self) -> set[str]:
-        """Read everything that is followed; return all nodes that there are or were."""
+        """Read everything that is followed. Return the names of all present and former nodes."""
         own = Own(self._policies)
         if self._namespace:
             await own.read(self._mirror, self._server, self._namespace)
@@ -165,7 +171,10 @@ class Live:
         return nodes | scene.nodes.keys() | self._claims.keys()
 
     def _take(self, resource: Resource, key: Key) -> set[str]:
-        """Update the cluster by one object that changed. Returns the names of the nodes that look different."""
+        """Update the cluster by one object that changed.
+
+        Returns the names of the nodes that look different.
+        """
         new = self._mirror.find(resource, key)  # None once it is deleted
         record = new  # what the controller's cluster cache keeps of it
         changed_nodes: set[str] = set()
@@ -186,12 +195,17 @@ class Live:
         try:
             self.scene.take(resource, key, record)
         except Exception:  # an error that one object meets must not keep the others from the page
-            logger.exception("%s %s could not be taken in; all is read anew", resource.plural, "/".join(key))
+            logger.exception(
+                "%s %s cannot be processed. The page reads the whole cluster again.", resource.plural, "/".join(key)
+            )
             self._anew = True
         return changed_nodes
 
     def _may_change_driver(self, piece: ResourceSlice | None) -> bool:
-        """Return whether a slice may change which driver allocates GPUs: then the whole cache is filled again."""
+        """Return whether a slice (``piece``) may change which driver allocates GPUs.
+
+        If so, the whole cache is filled again.
+        """
         if piece is None or not _ours(piece):
             return bool(self._alone) and self.scene.ledger is OURS
         return is_machine_alone(piece) and not self._alone
@@ -227,7 +241,7 @@ class Live:
             self.pods[key] = pod
 
     async def _look(self, dirty: set[str]) -> None:
-        """Look at these nodes again."""
+        """Make the views of the nodes named in ``dirty`` again, because their objects changed."""
         for number, name in enumerate(sorted(dirty)):
             try:
                 self._look_at(name)
@@ -243,7 +257,8 @@ class Live:
         self.gone.pop(name, None)
         self.doubts.pop(name, None)
         if any(map(_ours, pieces)):
-            found, doubts = cluster_view.views(pieces, claims, only=(name,))
+            not_offered = NotOffered(taint_rules=self.scene.picture.offered.taint_rules)
+            found, doubts = cluster_view.views(pieces, claims, only=(name,), not_offered=not_offered)
             self.views |= {view.name: view for view in found}
             if doubts:
                 self.doubts[name] = doubts
@@ -252,20 +267,29 @@ class Live:
             self.gone |= {node.name: node for node in gone}
 
     def leave_out(self, name: str, error: Exception) -> None:
-        """Leave a node out of the live cluster until its objects change: they met an error in this program."""
+        """Leave the node ``name`` out, because its objects caused an error in this program.
+
+        This lasts until its objects change.
+        """
         logger.error("node %s cannot be shown", name, exc_info=error)
         self.views.pop(name, None)
         self.gone.pop(name, None)
         self.tiles.pop(name, None)
         why = f"an error in this program: {type(error).__name__}: {error}"
-        self.doubts[name] = [plain(f"node {name}: {why}; it is left out")]
+        self.doubts[name] = [plain(f"node {name} is left out: {why}")]
 
     def node(self, name: str) -> Node | None:
-        """Return a node of the page's live cluster, if nodes may be read."""
+        """Return a node of the live cluster.
+
+        The result is None if the node does not exist, or if the user may not read nodes.
+        """
         return self.scene.nodes.get(name)
 
     def closed(self, name: str) -> str:
-        """Return why a node of the live cluster takes no new pods; empty if it does, or if nodes may not be read."""
+        """Return why a node takes no new pods.
+
+        The result is empty if the node takes pods, or if the user may not read nodes.
+        """
         node = self.node(name)
         if node is None:
             return ""
@@ -294,7 +318,7 @@ def _ours(piece: ResourceSlice) -> bool:
 
 
 def _pools(claim: Claim) -> Iterator[str]:
-    """Yield the pools of which a claim holds devices, or is promised some."""
+    """Yield the pools in which a claim has devices, allocated or tentative."""
     if claim.status.allocation is not None:
         for result in claim.status.allocation.devices.results:
             yield result.pool

@@ -1,4 +1,7 @@
-"""One login at the API server after another: what it lets its user read is followed, and told as it changes."""
+"""Login sessions at the API server, one after another: each follows the objects that its user may read.
+
+``serve`` calls ``keep``, which updates the page when these objects change.
+"""
 
 from __future__ import annotations
 
@@ -37,19 +40,19 @@ LOGIN_S: Final = 15.0  # before the next login
 async def keep(
     page: Page, login: Callable[[], ServerConfig], policies: Policies | None, driver_namespace: str | None
 ) -> NoReturn:
-    """Keep the page up to date by one login session at the API server after another, until cancelled.
+    """Keep the page up to date until cancelled, with a new login when credentials end.
 
     Args:
         page: The page.
-        login: Gives the API server, and credentials that may hold for minutes only.
-        policies: The policies of the user's file. None follows those in the driver's namespace.
-        driver_namespace: That namespace, if the user names it.
+        login: Returns the API server with credentials, which may be valid for a few minutes only.
+        policies: The policies of the user's file; None to follow the policies in the driver's namespace.
+        driver_namespace: The driver's namespace, if the user names it.
     """
     while True:
         try:
             server = await asyncio.to_thread(login)  # an exec plugin may take seconds
             await _run_login(page, server, policies, driver_namespace)
-            message = f"{server.url}: the credentials are refused; a new login is tried"
+            message = f"{server.url}: the API server refuses the credentials. The program tries a new login."
         except DriverError as error:
             message = str(error)
         except Exception as error:
@@ -66,7 +69,7 @@ async def _run_login(page: Page, server: ServerConfig, policies: Policies | None
     Args:
         page: The page.
         server: The API server, with the credentials.
-        policies: The policies of the user's file. None follows those in the driver's namespace.
+        policies: The policies of the user's file; None to follow the policies in the driver's namespace.
         named_namespace: The driver's namespace, if the user names it.
     """
     agent = f"gputopo/{__version__}"
@@ -100,7 +103,10 @@ async def _run_login(page: Page, server: ServerConfig, policies: Policies | None
 
 
 async def _until_settled(page: Page, mirror: Mirror, wake: asyncio.Event) -> None:
-    """Say what keeps the cluster from being read until it is."""
+    """Show on the page why the cluster cannot be read, until it can.
+
+    ``wake`` is set when the reasons may have changed.
+    """
 
     async def say() -> NoReturn:
         while True:
@@ -118,7 +124,9 @@ async def _until_settled(page: Page, mirror: Mirror, wake: asyncio.Event) -> Non
 async def _update_page(
     page: Page, live: Live, mirror: Mirror, details: Asked, server: ServerConfig, wake: asyncio.Event
 ) -> NoReturn:
-    """Bring the page up to date after each change, at least once a minute, and read all again every ``ANEW_S``.
+    """Update the page after each change, and at least once a minute.
+
+    Read everything again every ``ANEW_S`` seconds.
 
     Args:
         page: The page.
@@ -145,7 +153,7 @@ async def _update_page(
         except Exception as error:  # a bug that one object meets must not end the page: it says so and goes on
             logger.exception("the page could not be brought up to date")
             live.read_anew()
-            _tell(page, f"an error in this program: {type(error).__name__}: {error}; what is shown is older")
+            _tell(page, f"an error in this program: {type(error).__name__}: {error}. The page shows an older state.")
         # Rest in proportion to the work, so that a large cluster that changes all the time does not keep a core busy.
         spent_s = time.monotonic() - began
         await asyncio.sleep(min(max(QUIET_S, REST * spent_s), LONGEST_REST_S))
@@ -155,5 +163,5 @@ async def _update_page(
 
 
 def _tell(page: Page, *said: str) -> None:
-    """Tell trouble alone; what was known before stays."""
+    """Put only the error messages ``said`` into the page's feed. The other pieces stay unchanged."""
     page.feed.say("unread", page_pieces.encoder.encode(list(map(plain, said))))

@@ -1,4 +1,4 @@
-"""What the page shows of one node: the links between its GPUs, who holds these, and NICs and devices when asked for."""
+"""The page's details of one node: the links between its GPUs, their pods, and folded sections on NICs and devices."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dradriver.cli import machine_view
-from dradriver.cli.cluster.cluster_view import nvlink_set
+from dradriver.cli.cluster.cluster_view import lost_line, nvlink_set
 from dradriver.cluster.views.node_views import GpuView, NodeView
 from dradriver.topology.natural import natural
 from dradriver.view.document import Cell, Column, Document, Mark, Matrix, Notes, Section, Table, Tone, words
 
 _WORDS: Final[Mapping[str, str]] = {
     "f": "free",
-    "b": "handed out in shares or MIG slices alone",
+    "b": "only shares or MIG slices of it are allocated, or it is blocked",
     "c": "the node takes no new pods",
     "n": "never placed",
     "r": "reserved for a workload that waits",
@@ -35,7 +35,7 @@ def document(node: NodeView, letters: Mapping[int, str]) -> Document:
     series = {who: number for number, who in enumerate(holders)}
     marks = tuple(_mark(gpu, letters[gpu.gpu.index], series) for gpu in node.gpus)
     picture = machine_view.gpu_matrix(machine, node.groups, title=title, marks=marks)
-    notes = [Cell(f"lost: {gpu.described}", Tone.ERROR) for gpu in node.lost]
+    notes = [Cell(lost_line(gpu), Tone.ERROR) for gpu in node.lost]
     if free > 1:
         notes.append(Cell(f"Largest free linked set: {nvlink_set(node)}"))
     first = Section(
@@ -53,7 +53,7 @@ def document(node: NodeView, letters: Mapping[int, str]) -> Document:
 def _mark(view: GpuView, letter: str, series: Mapping[str, int]) -> Mark:
     taken_by = view.taken_by
     return Mark(
-        text="",  # a colour alone: the table below says whose it is
+        text="",  # a colour alone: the table below names the pods
         more="; ".join(text for text, _ in _lines(view, letter, series)),
         tone=_TONES.get(letter, Tone.PLAIN if taken_by else Tone.BLOCKED),
         series=series[taken_by[0].who] if taken_by else None,
@@ -61,7 +61,15 @@ def _mark(view: GpuView, letter: str, series: Mapping[str, int]) -> Mark:
 
 
 def _lines(view: GpuView, letter: str, series: Mapping[str, int]) -> Sequence[tuple[str, int | None]]:
-    """Return what there is to say of a GPU, each with its colour: why nobody gets it, and who holds it."""
+    """Return the lines about a GPU, each with the colour number of the user that it is about.
+
+    First comes why no pod gets the GPU, without a colour (None). Then comes a line for each user.
+
+    Args:
+        view: The GPU.
+        letter: The GPU's letter on the page (``page_pieces.node_piece``).
+        series: The colour number of each user.
+    """
     alone = view.blocked or ("" if view.taken_by else _WORDS[letter])
     lines: list[tuple[str, int | None]] = [(alone, None)] * bool(alone)
     for holder in view.holders:
@@ -71,7 +79,10 @@ def _lines(view: GpuView, letter: str, series: Mapping[str, int]) -> Sequence[tu
 
 
 def _holders(node: NodeView, letters: Mapping[int, str], series: Mapping[str, int]) -> Table:
-    """Return who holds the node's GPUs; GPUs of which the same is true share a row."""
+    """Return a table of the pods that use a node's GPUs; equal GPUs share a row.
+
+    ``letters`` are the GPUs' letters, ``series`` the users' colour numbers.
+    """
     alike: dict[tuple[tuple[str, int | None], ...], list[int]] = {}
     for view in node.gpus:
         alike.setdefault(tuple(_lines(view, letters[view.gpu.index], series)), []).append(view.gpu.index)
@@ -80,11 +91,11 @@ def _holders(node: NodeView, letters: Mapping[int, str], series: Mapping[str, in
         tone = Tone.FREE if letters[numbers[0]] == "f" else Tone.PLAIN
         for position, (text, colour) in enumerate(lines):
             rows.append((Cell("" if position else _ranges(numbers)), Cell(text, tone, swatch=colour)))
-    return Table(columns=(Column("GPU"), Column("held by")), rows=tuple(rows))
+    return Table(columns=(Column("GPU"), Column("used by")), rows=tuple(rows))
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return GPUs by number with runs of three and more as one: ``0-5, 7``."""
+    """Return GPU numbers as text, with runs of three and more as a range: ``0-5, 7``."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -96,7 +107,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _nics(node: NodeView, title: str) -> list[Section]:
-    """Return the matrix with NICs, folded; nothing of a machine without NICs."""
+    """Return the matrix with NICs as a folded section; empty for a machine without NICs."""
     nics = node.machine.nics
     if not nics:
         return []

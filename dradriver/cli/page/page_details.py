@@ -1,4 +1,4 @@
-"""What is shown of one node or one pod when somebody opens it: what ``gputopo topo`` and ``gputopo explain`` show."""
+"""The details of a node or a pod that a reader opens: the output of ``gputopo topo`` or ``gputopo explain``."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Answer = dict[str, Any]
 
 
 class BusyError(Exception):
-    """Too many are asked about at once."""
+    """Too many readers ask for details at the same time."""
 
 
 class Asked:
-    """Answers about one login's cluster."""
+    """The details of nodes and pods, read with one login."""
 
     def __init__(self, live: Live, mirror: Mirror, server: ServerConfig, driver_namespace: str) -> None:
         self._live = live
@@ -43,7 +43,10 @@ class Asked:
         self._waiting = 0
 
     def node(self, name: str) -> Answer | None:
-        """Return the details of a node that a reader of the page opened; None if there is no such node."""
+        """Return the details of a node that a reader of the page opened.
+
+        The result is None if there is no such node.
+        """
         if (view := self._live.views.get(name)) is not None:
             shown = node_details.document(view, page_pieces.letters(self._live, view))
         elif (gone := self._live.gone.get(name)) is not None:
@@ -54,10 +57,12 @@ class Asked:
         return {"title": shown.title, "html": fragment(shown), "commands": commands}
 
     async def pod(self, namespace: str, name: str) -> Answer | None:
-        """Return the details of a pod that a reader of the page opened, as ``explain`` has them; None if there is none.
+        """Return the details of a pod as ``explain`` has them.
+
+        The result is None if there is no such pod.
 
         Raises:
-            BusyError: Too many are asked about.
+            BusyError: Too many readers ask for details at the same time.
         """
         if any(not one or len(one) > _LONGEST or "/" in one or one in (".", "..") for one in (namespace, name)):
             return None

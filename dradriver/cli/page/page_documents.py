@@ -1,4 +1,4 @@
-"""What the page shows of health, and of use where the policies file names no tenants."""
+"""The page's documents on health, and on use by namespaces if the policies file names no tenants."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from dradriver.view.terminal_text import plain
 
 
 def health(live: Live) -> Document:
-    """Return the page's document on health: GPUs out of service, nodes that take no new pods, and what looks wrong."""
-    # 1. The rows of the three tables. A view is a node as people see it, with its GPUs and their holders in words.
+    """Return the page's document on health: GPUs out of service, nodes closed to new pods, and warnings."""
+    # 1. The rows of the three tables. A view is a node as people see it, with its GPUs and the pods that use them.
     blocked_gpus: list[tuple[Cell, ...]] = []
     closed_nodes: list[tuple[Cell, ...]] = []
     mig_gpus: list[tuple[Cell, ...]] = []
     for name in sorted(live.views, key=natural):
         view = live.views[name]
         for gpu in view.gpus:
-            # ``blocked``: why nobody can get the GPU; empty if it can be had or is held. That a machine is too large is
-            # said once, in the table of nodes.
+            # ``blocked``: why no pod can get the GPU; empty if a pod can get it or uses it. The table of nodes says
+            # once that a machine is too large.
             if gpu.blocked and not gpu.is_never_placed:
                 row = words(name, gpu.gpu.label, gpu.blocked, "; ".join(holder.words for holder in gpu.holders))
                 (mig_gpus if gpu.is_in_mig_mode else blocked_gpus).append(row)
-        blocked_gpus += [words(name, f"GPU{lost.index}", f"lost: {lost.described}", "") for lost in view.lost]
+        blocked_gpus += [
+            words(name, lost.label, f"lost: {lost.identity}", "; ".join(holder.words for holder in lost.holders))
+            for lost in view.lost
+        ]
         if why := live.closed(name):  # why the node takes no new pods; empty if it does
             closed_nodes.append(
                 words(name, why, str(len(view.gpus)), str(sum(bool(gpu.taken_by) for gpu in view.gpus)))
@@ -39,8 +42,8 @@ def health(live: Live) -> Document:
         len(closed_nodes), f"{len(closed_nodes)} nodes take no new pods"
     )
 
-    gpu_columns = tuple(map(Column, ("node", "GPU", "why", "held by")))
-    node_columns = (Column("node"), Column("why"), Column("GPUs", number=True), Column("held", number=True))
+    gpu_columns = tuple(map(Column, ("node", "GPU", "reason", "used by")))
+    node_columns = (Column("node"), Column("reason"), Column("GPUs", number=True), Column("allocated", number=True))
     blocks: list[Block] = [
         Notes(lines=(Cell(f"{blocked_text}; {closed_text}"),)),
         Table(title="GPUs out of service", columns=gpu_columns, rows=tuple(blocked_gpus)),
@@ -54,7 +57,7 @@ def health(live: Live) -> Document:
 
 
 def namespaces(scene: Scene) -> Document:
-    """Return the page's document on what each namespace has, the one with most GPUs first."""
+    """Return the page's document on the GPUs of each namespace, the one with most GPUs first."""
     has = {space: held for space, (_, held) in scene.picture.gpu_time.now().items() if held > 0}
     if not has:
         return report(Notes(lines=(Cell("no namespace has GPUs"),)))
@@ -62,6 +65,6 @@ def namespaces(scene: Scene) -> Document:
         words(plain(space), f"{round(has[space], 2):g}")
         for space in sorted(has, key=lambda space: (-has[space], natural(space)))
     )
-    said = "the policies file names no tenants: this is what each namespace holds, or is promised"
+    said = "the policies file names no tenants: these are the GPUs of each namespace, with tentative placements"
     columns = (Column("namespace"), Column("GPUs", number=True))
     return report(Notes(lines=(Cell(said),)), Table(columns=columns, rows=rows))

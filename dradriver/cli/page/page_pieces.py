@@ -1,7 +1,11 @@
-"""The pieces of the page that change alone: JSON by a key, and of the same things always the same JSON."""
+"""The pieces of the page that change independently, each as JSON under a key.
+
+Unchanged facts always give identical JSON.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +26,7 @@ from dradriver.cli.tenants import document as tenants_document
 from dradriver.cli.tenants import tenants_now
 from dradriver.cluster.views.gone_node_views import AGENT_GONE
 from dradriver.cluster.views.holder_names import Holder
-from dradriver.cluster.views.node_views import GpuView, NodeView
+from dradriver.cluster.views.node_views import GpuView, LostView, NodeView
 from dradriver.kube.store import Key
 from dradriver.queue.queue_order import Standing, line
 from dradriver.topology.natural import natural
@@ -32,12 +36,11 @@ from dradriver.view.html import fragment
 from dradriver.view.terminal_text import cut, plain
 
 MOST_WAITING: Final = 300  # pods that are listed; of the others there is the number
-_MOST_WHO: Final = 16  # holders that a node's piece names
+_MOST_WHO: Final = 16  # pods that a node's piece names
 _LONG: Final = 200  # characters of a name or a reason in a piece; all of it is shown when it is opened
-_STATES: Final = {"allocated": "a", "promised": "p", "blocked": "b"}
-_HELD: Final = "asx"  # letters of GPUs that claims have
+_ALLOCATED: Final = "asx"  # letters of GPUs that claims have
 _UNHEALTHY: Final = "uxm"
-_STATES_OF_UNHELD: Final = {"free": "f", "closed": "c", "reserved": "r", "parts": "b"}
+_UNALLOCATED: Final = {"free": "f", "unavailable": "c", "reserved": "r", "fractions": "b", "blocked": "b"}
 
 Pieces = dict[str, bytes]
 
@@ -45,9 +48,10 @@ encoder: Final = msgspec.json.Encoder(order="deterministic")
 
 
 def node_pieces(live: Live, names: Iterable[str]) -> dict[str, bytes | None]:
-    """Return the pieces of the page for the tiles of nodes, by name; None for a node without GPUs of ours.
+    """Return the pieces for the tiles of nodes, by name.
 
-    A node that meets an error in this program is left out of ``live``, and has no tile. The others are shown.
+    A value is None if this driver publishes no GPUs of the node. If a node's objects cause an error in this program,
+    the node is left out of ``live`` and has no tile. The other nodes are shown.
     """
     pieces: dict[str, bytes | None] = {}
     for name in names:
@@ -60,53 +64,56 @@ def node_pieces(live: Live, names: Iterable[str]) -> dict[str, bytes | None]:
 
 
 def node_piece(live: Live, name: str) -> bytes | None:
-    """Return the piece of the page for the tile of one node; None for a node without GPUs of ours.
+    """Return the piece of the page for the tile of one node; None without GPUs.
 
-    A GPU is one letter:
+    Only GPUs that this driver publishes count. Each GPU is one letter:
 
-    * ``f`` free: a pod may have the whole of it, as ``gputopo free`` counts it,
-    * ``a`` given to a claim, ``s`` given in parts, ``p`` promised, ``r`` reserved for somebody who waits,
-    * ``b`` in no claim, and handed out in parts alone (MIG mode, shares), or about to change its mode,
-    * ``c`` in no claim, on a node that takes no new pods, ``n`` in no claim, and never placed,
-    * ``u`` unhealthy, ``x`` unhealthy and in a claim, ``m`` missing: the node lost it, and its place stays empty.
+    * ``f`` free: a pod can get the whole GPU, as ``gputopo free`` counts it,
+    * ``a`` allocated, ``s`` allocated in fractions, ``p`` tentative, ``r`` reserved for a workload that waits,
+    * ``b`` not used, and claims can get only fractions of it (MIG mode, shares), or its mode is about to change,
+    * ``c`` not used, on a node that takes no new pods, ``n`` not used, and no pod is ever placed on it,
+    * ``u`` unhealthy, ``x`` unhealthy and used, ``m`` missing: the node lost it, and its place stays empty.
     """
     live.tiles.pop(name, None)
     view = live.views.get(name)
     if view is None:
         return _gone_piece(live, name)
     of_gpus = letters(live, view)
-    # By the GPU's index; None for a GPU that the node lost.
-    by_number: list[tuple[int, GpuView | None]] = [(gpu.gpu.index, gpu) for gpu in view.gpus]
-    by_number += [(lost.index, None) for lost in view.lost]
+    # By the GPU's index; GPUs that the node lost and that have no index come last.
+    by_number: list[tuple[int, GpuView | LostView]] = [(gpu.gpu.index, gpu) for gpu in view.gpus]
+    by_number += [(sys.maxsize if lost.index is None else lost.index, lost) for lost in view.lost]
     in_order = sorted(by_number, key=lambda entry: entry[0])
-    gpus = "".join("m" if gpu is None else of_gpus[index] for index, gpu in in_order)
+    gpus = "".join("m" if isinstance(gpu, LostView) else of_gpus[index] for index, gpu in in_order)
     closed = live.closed(name)
     live.tiles[name] = Tile(view.machine.product, gpus, bool(closed))
     shown: dict[str, Any] = {
         "product": cut(view.machine.product, _LONG),
         "gpus": gpus,
-        **_held_by(live, (() if gpu is None else gpu.taken_by for _, gpu in in_order)),
+        **_used_by(live, (gpu.holders if isinstance(gpu, LostView) else gpu.taken_by for _, gpu in in_order)),
         "set": 0 if view.nvlink_set is None else len(view.nvlink_set.gpus),
         "zone": _zone(live, name),
         "closed": closed,
-        "ill": view.unhealthy,
+        "unhealthy": view.unhealthy,
     }
     return encoder.encode(shown)
 
 
 def _gone_piece(live: Live, name: str) -> bytes | None:
-    """Return what the tile of a node shows whose agent is gone: what claims hold there, and that it takes no pods."""
+    """Return the piece for the tile of a node whose agent is gone; None for any other node.
+
+    The tile has the node's allocated GPUs, and says that the node takes no pods.
+    """
     gone = live.gone.get(name)
     if gone is None:
         return None
     shown: dict[str, Any] = {
         "product": AGENT_GONE,
         "gpus": "a" * len(gone.gpus),
-        **_held_by(live, (holders for _, holders in gone.gpus)),
+        **_used_by(live, (holders for _, holders in gone.gpus)),
         "set": 0,
         "zone": _zone(live, name),
         "closed": AGENT_GONE,
-        "ill": 0,
+        "unhealthy": 0,
     }
     return encoder.encode(shown)
 
@@ -115,8 +122,11 @@ def _count(gpus: str, letters: str) -> int:
     return sum(map(gpus.count, letters))
 
 
-def _held_by(live: Live, holders: Iterable[Iterable[Holder]]) -> dict[str, Any]:
-    """Return who holds which positions of a tile, how many more hold any, and the holders' tenants."""
+def _used_by(live: Live, holders: Iterable[Iterable[Holder]]) -> dict[str, Any]:
+    """Return which pods use each GPU position of a tile, and the pods' tenants.
+
+    ``holders`` has the users of each GPU. Only the first pods are listed, with the number of the others.
+    """
     positions: dict[str, list[int]] = {}
     namespaces: set[str] = set()
     for position, each in enumerate(holders):
@@ -144,18 +154,24 @@ def letters(live: Live, view: NodeView) -> dict[int, str]:
             return "x" if gpu.taken_by else "u"
         if gpu.is_never_placed:
             return "n"
-        if gpu.state != "free":
-            parts = any(holder.part or holder.share for holder in gpu.taken_by)
-            return "s" if parts and gpu.state == "allocated" else _STATES[gpu.state]
+        if gpu.state == "tentative":
+            return "p"
+        if gpu.state == "allocated":
+            return "s" if any(holder.part or holder.share for holder in gpu.taken_by) else "a"
+        if gpu.state == "blocked":
+            return "b"
         if is_closed:
             return "c"
-        return "f" if states is None else _STATES_OF_UNHELD.get(states.get(gpu.gpu.index, ""), "n")
+        return _UNALLOCATED.get(gpu.state if states is None else states.get(gpu.gpu.index, ""), "n")
 
     return {gpu.gpu.index: letter(gpu) for gpu in view.gpus}
 
 
 def common(live: Live, history: History, *, server: str) -> Pieces:
-    """Return all pieces of the page except those of nodes; the history gets a sample when one is due."""
+    """Return all pieces (independent parts) of the page, except those of nodes.
+
+    A sample is added to ``history`` if one is due. ``server`` is the API server's address.
+    """
     scene = live.scene
     standing = line(queue_position.waiting(scene), scene.tenants)
     pieces = dict(_waiting(live, standing))
@@ -180,8 +196,8 @@ def _sample(summary: Mapping[str, Any]) -> Sample:
     letters: Counter[str] = Counter()
     for _, counts in summary["products"]:
         letters.update(counts)
-    held = sum(letters[letter] for letter in _HELD)
-    return Sample(int(time.time()), letters["f"], held, summary["waiting"])
+    allocated = sum(letters[letter] for letter in _ALLOCATED)
+    return Sample(int(time.time()), letters["f"], allocated, summary["waiting"])
 
 
 def _shown(document: Document) -> bytes:
@@ -189,7 +205,10 @@ def _shown(document: Document) -> bytes:
 
 
 def _minute() -> float:
-    """Return the time, in whole minutes: what changes with every second would be sent with every update."""
+    """Return the time, rounded to whole minutes.
+
+    With seconds, a piece would change, and be sent, at every update.
+    """
     return time.time() // 60 * 60
 
 
@@ -197,7 +216,7 @@ def _summary(live: Live) -> dict[str, Any]:
     products: dict[str, list[str]] = {}
     for tile in live.tiles.values():
         products.setdefault(tile.product, []).append(tile.gpus)
-    if live.gone:  # which product they are nobody knows any more
+    if live.gone:  # their product is not known
         products[AGENT_GONE] = ["a" * len(node.gpus) for node in live.gone.values()]
     counts = {product: Counter("".join(gpus)) for product, gpus in sorted(products.items())}
     waiting = dict(_unbound(live))
@@ -222,9 +241,11 @@ def _unbound(live: Live) -> Iterator[tuple[Key, str]]:
 def _waiting(live: Live, standing: Sequence[Standing]) -> Iterator[tuple[str, bytes]]:
     """Yield the page's pieces on pods that are not bound: by their position in the queue, then by age.
 
-    Pods that are not in the queue come last: static pods, and those with a tentative placement.
+    ``standing`` is the queue. Pods that are not in it come last: static pods, pods with a tentative placement, pods of
+    gangs that gather, and pods that a cap never allows.
     """
-    position_of = {one.workload.key: position for position, one in enumerate(standing, 1)}
+    placeable = (one for one in standing if not queue_position.is_refused(live.scene, one.workload))
+    position_of = {one.workload.key: position for position, one in enumerate(placeable, 1)}
     gangs = live.scene.picture.gangs
 
     # A position is of a workload: all pods of a gang have the same.
@@ -242,12 +263,12 @@ def _waiting(live: Live, standing: Sequence[Standing]) -> Iterator[tuple[str, by
         membership = gangs.of(key)
         shown = {
             "at": number,
-            "turn": None if position == float("inf") else position,
+            "position": None if position == float("inf") else position,
             "namespace": pod.namespace,
             "pod": pod.pod,
             "gang": "" if membership is None else cut(plain(membership.gang[1]), _LONG),
             "state": pod.state,
-            "wish": cut(pod.wish, _LONG),
+            "request": cut(pod.wish, _LONG),
             "since": pod.created,
             "why": cut(pod.said or pod.refused or _nothing_said(pod.state), 2 * _LONG),
         }
@@ -255,4 +276,4 @@ def _waiting(live: Live, standing: Sequence[Standing]) -> Iterator[tuple[str, by
 
 
 def _nothing_said(state: str) -> str:
-    return {"static": "left to the scheduler", "promised": "its GPUs are promised to it"}.get(state, "not said yet")
+    return {"static": "left to the scheduler", "tentative": "it has a tentative placement"}.get(state, "no reason yet")

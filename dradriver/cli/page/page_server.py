@@ -1,4 +1,4 @@
-"""HTTP: the page and its files, all pieces at once, those that change as events, and what somebody opens."""
+"""HTTP server of the page: the page and its files, all pieces at once, changes as events, and details."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Page:
 
     Attributes:
         feed: Its pieces.
-        history: The figures of the last day, whatever login they were read with.
-        details: Who is asked about one node or pod; None before the cluster was read.
-        streams: How many readers are sent events now.
+        history: The figures of the last day, over all logins.
+        details: Gives the details of one node or pod; None before the cluster was read.
+        streams: Number of readers that receive events now.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -51,10 +51,10 @@ class Page:
 
     @contextlib.asynccontextmanager
     async def serve(self, *, host: str, port: int) -> AsyncIterator[int]:
-        """Serve the page over HTTP while the block runs; gives the port.
+        """Serve the page over HTTP during an ``async with`` body. Yields the port.
 
         Raises:
-            OSError: The port is taken.
+            OSError: The port is in use.
         """
         self._connections = Connections(MOST)
         serving = listening(self._handler(), host=host, port=port, connections=self._connections, end_s=_END_S, **_HEAD)
@@ -91,10 +91,14 @@ class Page:
         try:
             return _json(await self.details.pod(request.query.get("namespace", ""), request.query.get("name", "")))
         except BusyError:
-            return Response(status=503, text="many pods are being explained\n", headers=HEADERS | {"Retry-After": "2"})
+            return Response(
+                status=503,
+                text="too many pods are being explained. Try again later.\n",
+                headers=HEADERS | {"Retry-After": "2"},
+            )
 
     async def _events(self, request: BaseRequest) -> StreamResponse:
-        """Send what changes, each time all that this reader has not seen, until it goes."""
+        """Send changes to a reader until it disconnects: each time all pieces that it has not received yet."""
         if self.streams >= MOST_STREAMS:
             return Response(
                 status=503, text="this page has too many readers\n", headers=HEADERS | {"Retry-After": "30"}
@@ -144,7 +148,7 @@ def _not_yet() -> Response:
 
 def _json(answer: Answer | None) -> Response:
     if answer is None:
-        return Response(status=404, text="there is no such one\n", headers=HEADERS)
+        return Response(status=404, text="there is no such object\n", headers=HEADERS)
     return Response(body=msgspec.json.encode(answer), headers=HEADERS | {"Content-Type": "application/json"})
 
 

@@ -11,6 +11,6 @@
 * ``orders``: the orders in which waiting jobs are served.
 * ``order_replay``: replays the jobs in one order. ``simulated_queue`` has the jobs that wait.
   ``simulated_reservations`` has the GPUs that are kept for one of them. ``order_figures`` measures.
-* ``mixed_replay``: draws and replays requests for whole GPUs, shares and MIG slices (``--parts``).
+* ``mixed_replay``: draws and replays requests for whole GPUs, shares and MIG slices (``--fractions``).
 * ``mixed_policies``: the policies that place these: the driver's allocator, and what a scheduler does alone.
 """

@@ -1,4 +1,4 @@
-"""The sizes that simulated jobs can have on some machines: all pods find a place where nobody else is."""
+"""The numbers of GPUs for which simulated jobs find a place on the empty machines of a cluster."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from dradriver.topology.machine import Machine
 
 
 def given(tables: Tables) -> list[int]:
-    """Return the sizes, in GPUs, of a simulated job's pod for which a machine has room, ascending."""
+    """Return the numbers of GPUs that a machine can give to one simulated pod, ascending.
+
+    ``tables`` says which sets of the machine's GPUs one pod can use.
+    """
     return [gpus for gpus in range(1, tables.size + 1) if tables.fits(gpus, tables.everything)]
 
 
 class JobSizes:
     """The sizes that simulated jobs can have, in GPUs.
 
-    A job has as few pods as possible, as alike as possible (``simulated_queue.pods``). Each is on a node of its own
-    that gives so many. Products of Ascend do not give every number (``Machine.blocks``), and of unlike nodes the small
-    ones have no place for a large pod.
+    A job has the fewest possible pods, of sizes as equal as possible (``simulated_queue.pods``). Each pod is on a node
+    of its own that can give it all its GPUs. Ascend machines cannot give every number of GPUs (``Machine.blocks``). If
+    nodes differ, small nodes have no place for a large pod.
 
     Attributes:
-        pod: GPUs of the largest pod; 0 where no machine gives any.
+        pod: GPUs of the largest pod; 0 if no machine gives any.
         most: GPUs of the largest job.
     """
 
@@ -36,10 +39,10 @@ class JobSizes:
         self.most = next((gpus for gpus in every if self._has_place(gpus)), 0)
 
     def fitting(self, gpus: int) -> int:
-        """Return the least possible size of a simulated job with at least this number of GPUs.
+        """Return the smallest possible size of a simulated job with at least this number of GPUs.
 
         Raises:
-            ValueError: It is more than ``most``.
+            ValueError: ``gpus`` is more than ``most``.
         """
         for fitting in range(gpus, self.most + 1):
             if self._has_place(fitting):
@@ -47,11 +50,14 @@ class JobSizes:
         raise ValueError(f"{gpus} GPUs: the most is {self.most}")
 
     def cut(self, gpus: int) -> int:
-        """Return the least possible size of a simulated job with this number of GPUs, at most the largest one."""
+        """Return the smallest possible job size with at least ``gpus`` GPUs, or the largest size if that is smaller."""
         return self.fitting(min(gpus, self.most))
 
     def mixed(self, mix: Mapping[int, float]) -> dict[int, float]:
-        """Return a mix of job sizes in which each size is one that simulated jobs can have, without too large ones."""
+        """Return a mix, the share of jobs by size, with sizes raised to possible ones.
+
+        Sizes above ``most`` are left out.
+        """
         found: dict[int, float] = {}
         for gpus, share in mix.items():
             if gpus <= self.most:
@@ -60,7 +66,10 @@ class JobSizes:
         return found
 
     def _has_place(self, gpus: int) -> bool:
-        """Whether a job's pods, the large ones first, find a node each, whichever nodes the others took."""
+        """Return whether each pod of a job finds a node of its own, if the large pods are placed first.
+
+        The result does not depend on which nodes the earlier pods take.
+        """
         pods = -(-gpus // self.pod)
         least, large = divmod(gpus, pods)
         return self._nodes[least] >= pods and (not large or self._nodes[least + 1] >= large)

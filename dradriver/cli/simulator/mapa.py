@@ -7,17 +7,18 @@ and ``src/TopoUtils.hh`` (getPreservationScore).
 
 * A job that is sensitive to bandwidth gets the set whose best ring has the largest *effective bandwidth*. A regression
   predicts it from the kinds of the ring's edges. All rings through the set are tried, and the best one counts.
-* Another job gets the set that *preserves* most: between the GPUs that remain free, the sum of NVLink bandwidth is the
-  largest.
+* Any other job gets the set that *preserves* most: the GPUs that stay free have the largest sum of NVLink bandwidth
+  between them.
 
 How this differs from the authors' simulator:
 
-* Each simulated job of several GPUs is sensitive, for ``--communication`` is a share of its time. One GPU has no ring.
-* The authors fitted the model to a DGX-1 with V100, whose pairs have no, one or two links. Here more than two count as
-  two.
-* There a sensitive job waits if no set is better than no ring at all, for example if two GPUs have only PCIe. Here it
-  takes the best set.
-* Among equal sets the lowest numbers are taken. There it is the order in which the pattern search finds them.
+* Each simulated job of several GPUs is sensitive, because ``--communication`` is a share of its time. One GPU has no
+  ring.
+* The authors fitted the model to a DGX-1 with V100, whose pairs have no, one or two links. Here more than two links
+  count as two.
+* In theirs a sensitive job waits if no set is better than no ring at all, for example if two GPUs have only PCIe. Here
+  it takes the best set.
+* Among equal sets the lowest GPU numbers are taken. In theirs the set is taken that the pattern search finds first.
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ _DOUBLE: Final = 128
 
 @lru_cache(maxsize=65536)
 def preserve(machine: Machine, free: int, gpus: int) -> int:
-    """Return the set of free GPUs that MAPA's Preserve takes, as a mask of positions.
+    """Return the free GPUs that MAPA's policy Preserve takes, as a mask of positions.
+
+    The policy takes the set with the fastest ring. For one GPU, it keeps most links between the remaining GPUs.
 
     Args:
         machine: The node.
         free: Its free GPUs as a mask; at least ``gpus``.
-        gpus: How many are taken.
+        gpus: Number of GPUs to take.
     """
     if gpus == free.bit_count():
         return free
@@ -55,19 +58,21 @@ def preserve(machine: Machine, free: int, gpus: int) -> int:
 
 
 def preserved_links(machine: Machine, mask: int) -> int:
-    """Return how many links the GPUs that MAPA leaves free have between each other.
+    """Return the number of links between the GPUs in ``mask``, which MAPA's policy leaves free.
 
-    All links of a machine have one rate, so this orders sets as their bandwidth does.
+    All links of a machine have one rate, so the number of links orders sets as their bandwidth does.
     """
     return sum(machine.links[a][b] for a, b in itertools.combinations(positions_of(mask), 2))
 
 
 def effective_bandwidth_gbps(machine: Machine, places: Sequence[int]) -> float:
-    """Return the effective bandwidth that MAPA predicts for the best ring of two GPUs and more, GB/s.
+    """Return the effective bandwidth in GB/s that MAPA predicts for the best ring of some GPUs.
+
+    MAPA is a published placement policy. Its regression uses the kinds of links in the ring.
 
     Args:
         machine: The node.
-        places: The GPUs' positions.
+        places: The positions of two or more GPUs.
     """
     return _best_ring_gbps(tuple(tuple(_step(machine.links[a][b]) for b in places) for a in places))
 
@@ -78,7 +83,12 @@ def _step(links: int) -> int:
 
 @lru_cache(maxsize=65536)
 def _best_ring_gbps(steps: tuple[tuple[int, ...], ...]) -> float:
-    """The prediction for the best ring through all GPUs, by what an edge between each two adds to the counts."""
+    """Return the predicted bandwidth of the best ring through all GPUs, GB/s.
+
+    Args:
+        steps: A square table: for each pair of GPUs a number for its links: ``_DOUBLE`` for two, 1 for one, 0 for PCIe
+            only. The sum of these numbers in a ring tells how many edges of each kind it has.
+    """
     size = len(steps)
     everything = (1 << size) - 1
 
@@ -98,7 +108,13 @@ def _best_ring_gbps(steps: tuple[tuple[int, ...], ...]) -> float:
 
 
 def _predicted_gbps(double: int, single: int, pcie: int) -> float:
-    """The authors' regression by the numbers of a ring's edges with two links, one link and PCIe only."""
+    """Return the bandwidth in GB/s that the authors' regression predicts for a ring.
+
+    Args:
+        double: The number of the ring's edges with two links.
+        single: The number of edges with one link.
+        pcie: The number of edges with PCIe only.
+    """
     x, y, z = double, single, pcie
     linear = 16.39670455 * x + 4.536821878 * y + 1.55623404 * z
     inverse = -20.69484581 / (x + 1) - 9.467461958 / (y + 1) + 7.615106783 / (z + 1)

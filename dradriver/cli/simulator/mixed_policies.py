@@ -1,4 +1,4 @@
-"""Policies for mixed requests (whole GPUs, shares, MIG slices): the driver's allocator, and a scheduler alone."""
+"""Policies for mixed requests (whole GPUs, shares, MIG slices): the driver's allocator, and a scheduler without it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _NOWHERE: Final = -1  # the start of a slice that is allocated and cannot be mad
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What a request got: GPUs of a node, or one part of one; not served, it holds that and cannot use it."""
+    """The GPUs of a node, or the fraction of one GPU, that a request got.
+
+    If ``served`` is false, the request occupies them but cannot use them.
+    """
 
     node: int
     gpus: tuple[int, ...]
@@ -26,20 +29,20 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Policy(Protocol):
-    """One way of finding places; it keeps its own books."""
+    """A policy that places mixed requests and keeps account of the GPUs that it gave."""
 
     def place(self, request: Request) -> Taken | None:
-        """Find a place by the mixed policy for a request of whole GPUs or a part, and take it; None without a place."""
+        """Take a place for a request of whole GPUs or a fraction, and return it; None without a place."""
 
     def give_back(self, taken: Taken) -> None:
-        """Release what a simulated request got under the mixed policy."""
+        """Release the GPUs that a simulated request got."""
 
     def empty(self) -> Sequence[Sequence[int]]:
-        """Return the numbers of each simulated node's GPUs on which the mixed policy has placed nothing."""
+        """Return the numbers of the GPUs of each simulated node on which nothing is placed."""
 
 
 class Ours:
-    """The allocator over all nodes."""
+    """The policy of the driver's own allocator, over all simulated nodes."""
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self._fleet = Fleet()
@@ -73,7 +76,7 @@ class Ours:
         return taken
 
     def give_back(self, taken: Taken) -> None:
-        """Release what the driver's own policy gave a mixed request."""
+        """Release the GPUs that the driver's allocator gave a mixed request."""
         if taken.part is None:
             self._held[taken.node] -= set(taken.gpus)
         else:
@@ -96,7 +99,7 @@ class Ours:
 
 
 class _Gpu:
-    """One GPU in the books of a policy that has no tables."""
+    """One GPU, as a policy other than the driver's allocator accounts it."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.memory_mib = gpu.memory_mib
@@ -111,7 +114,10 @@ class _Gpu:
         return not self.whole and not self.parts and not self.sliced
 
     def share(self, number: int, amount: Amount) -> Part | None:
-        """Return the share that a mixed policy can place on a simulated GPU; None without room."""
+        """Return a share of the size ``amount`` on the simulated GPU.
+
+        None if the GPU has no room for it. ``number`` is the GPU's number on its node.
+        """
         own = amount.of(self.memory_mib)
         shares = [part.amount for part in self.parts if isinstance(part, SharePart)]
         if self.whole or self.sliced or len(shares) < len(self.parts):
@@ -121,9 +127,11 @@ class _Gpu:
         return SharePart(gpu=number, amount=own) if cores <= 100 and memory <= self.memory_mib else None
 
     def slice(self, number: int, name: str, *, by_counts: bool = False) -> MigPart | None:
-        """Return the MIG slice that a mixed policy can place on a simulated GPU, highest free start first; else None.
+        """Return the MIG slice of profile ``name`` that has room on the simulated GPU, or None.
 
-        By counts it is put where it spoils least, or, where the free slices are no placement, nowhere (``_NOWHERE``).
+        ``number`` is the GPU's number on its node. The slice gets the highest free start. With ``by_counts``, it gets
+        the start that leaves most room for other profiles. If then enough slices are free but no start is possible, its
+        start is ``_NOWHERE``.
         """
         profile = self.profiles.get(name)
         if profile is None or not self.counts(name):
@@ -141,7 +149,10 @@ class _Gpu:
         return None
 
     def counts(self, name: str) -> bool:
-        """Return whether enough memory and compute slices of a GPU are free for a mixed policy, wherever they are."""
+        """Return whether the GPU has enough free slices for the MIG profile ``name``.
+
+        Memory and compute slices are counted, regardless of their positions.
+        """
         slices = [part for part in self.parts if isinstance(part, MigPart)]
         if name not in self.profiles or self.whole or len(slices) < len(self.parts):
             return False
@@ -154,12 +165,15 @@ class _Gpu:
 
 
 class FirstFit:
-    """What a scheduler does with devices that it takes as they are listed.
+    """A scheduler without the driver's allocator: it takes the first devices in the list that fit.
 
-    Nodes are looked at by name, or those first that are least allocated, as kube-scheduler's own scoring has it; on a
-    node the first GPU that has room is taken. With ``by_counts`` that is one with enough free slices, which is all that
-    the scheduler sees of GPUs whose instances are made on demand. The node agent puts the slice where it spoils least;
-    where the free slices are no placement, nothing can be made: the request holds its slices, and is not served.
+    Nodes are tried by name, or the least allocated first, as kube-scheduler's own scoring does. On a node the first GPU
+    with room is taken.
+
+    With ``by_counts`` a GPU has room if enough of its slices are free, wherever they are. If MIG instances are created
+    on demand, the scheduler knows no more than this count. The node agent then puts the slice where it leaves most
+    room. If the free slices do not form a placement, no instance can be created: the request occupies its slices, and
+    is not served.
     """
 
     def __init__(self, machines: Sequence[Machine], *, least_allocated: bool = False, by_counts: bool = False) -> None:
@@ -201,7 +215,7 @@ class FirstFit:
         return None
 
     def give_back(self, taken: Taken) -> None:
-        """Release what the mixed policy first fit gave a simulated request."""
+        """Release the GPUs that the first-fit policy gave a simulated request."""
         self._load[taken.node] -= _size(taken)
         for number in taken.gpus:
             gpu = self._nodes[taken.node][number]
@@ -211,7 +225,7 @@ class FirstFit:
                 gpu.parts.remove(taken.part)
 
     def empty(self) -> Sequence[Sequence[int]]:
-        """Return the GPU numbers of each simulated node on which the mixed policy first fit placed nothing."""
+        """Return the GPU numbers of each simulated node on which the first-fit policy placed nothing."""
         return [[number for number, gpu in gpus.items() if gpu.empty] for gpus in self._nodes]
 
 

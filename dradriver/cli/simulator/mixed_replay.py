@@ -1,6 +1,6 @@
-"""The replay of a simulated day of mixed requests: whole GPUs, shares, MIG slices (``gputopo simulate --parts``).
+"""The replay of a simulated day of mixed requests: whole GPUs, shares, MIG slices (``gputopo simulate --fractions``).
 
-Requests that find no place at once are turned away, so that every policy meets the same requests at the same time.
+A request that finds no place at once is rejected, so that every policy meets the same requests at the same time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MEASURED_EVERY: Final = 16  # arrivals: looking at all GPUs costs more than a d
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """One request: when it comes, what it asks for, how long it stays, and how many GPUs that is."""
+    """One request: its arrival time, what it requests, its duration, and the number of GPUs that it counts as."""
 
     at_s: float
     request: Request
@@ -41,23 +41,23 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """What became of the requests under one policy.
+    """The figures of the mixed requests under one policy.
 
     Attributes:
-        policy: Its name.
-        parts_served: Share of the requests of parts that had a place, 0-1.
-        slices_served: The same of MIG slices alone.
-        wholes_served: The same of whole GPUs.
-        gpu_time_served: Share of the GPU time asked for that was served, parts by their size, 0-1.
-        empty_gpus: GPUs that nothing was on, mean over time, share of all.
+        policy: The name of the policy.
+        fractions_served: Share of the requests for fractions that found a place, 0-1.
+        slices_served: The same for MIG slices alone.
+        whole_gpus_served: The same for whole GPUs.
+        gpu_time_served: Share of the requested GPU time that was served, 0-1; fractions count by their size.
+        empty_gpus: GPUs on which nothing was placed, mean over time, share of all GPUs.
         empty_quads: Disjoint sets of four such GPUs of one node, mean over time, share of all.
         decision_s: Median time of one decision, seconds.
     """
 
     policy: str
-    parts_served: float
+    fractions_served: float
     slices_served: float
-    wholes_served: float
+    whole_gpus_served: float
     gpu_time_served: float
     empty_gpus: float
     empty_quads: float
@@ -117,13 +117,13 @@ def _draw_request(
 def replay(
     machines: Sequence[Machine], arrivals: Sequence[Arrival], *, policy: str, books: Policy | None = None
 ) -> Result:
-    """Replay mixed requests (whole GPUs, shares, MIG slices) under one policy; without a place they are turned away.
+    """Replay mixed requests (whole GPUs, shares, MIG slices) under one policy; without a place they are rejected.
 
     Args:
         machines: The nodes.
         arrivals: The requests, by arrival.
-        policy: The placement policy, one of ``POLICIES``; it names the result.
-        books: The policy's own state, if it is not one of ``POLICIES``.
+        policy: The name of the placement policy, also in the result; one of ``POLICIES`` unless ``books`` is given.
+        books: A policy object that is not one of ``POLICIES``; None for ``policy``.
     """
     books = books or POLICIES[policy](machines)  # places requests, and knows what runs where
     # A quad is a set of four GPUs of a machine that are joined by NVLink. By machine: a function that counts the quads
@@ -166,9 +166,9 @@ def replay(
     all_gpus = [tuple(gpu.index for gpu in machine.gpus) for machine in machines]
     return Result(
         policy=policy,
-        parts_served=(served[Share] + served[Mig]) / max(requested[Share] + requested[Mig], 1),
+        fractions_served=(served[Share] + served[Mig]) / max(requested[Share] + requested[Mig], 1),
         slices_served=served[Mig] / max(requested[Mig], 1),
-        wholes_served=served[Whole] / max(requested[Whole], 1),
+        whole_gpus_served=served[Whole] / max(requested[Whole], 1),
         gpu_time_served=served_gpu_s / requested_gpu_s,
         empty_gpus=empty_gpu_s / measured_at / sum(map(len, all_gpus)),
         empty_quads=empty_quad_s / measured_at / max(count_quads(all_gpus), 1),
@@ -177,6 +177,6 @@ def replay(
 
 
 def _quad_counter(machine: Machine) -> Callable[[Sequence[int]], int]:
-    """Gives how many disjoint sets of four GPUs joined by NVLink there are among some GPUs of the machine."""
+    """Return a function that counts the disjoint sets of four GPUs joined by NVLink among some GPUs."""
     capacity = pod_capacity(tables_of(machine), 4, Criteria(constraints=frozenset({Constraint.NVLINK})))
     return lambda gpus: int(capacity[mask_of_gpus(machine, gpus)])

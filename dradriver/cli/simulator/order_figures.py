@@ -1,4 +1,4 @@
-"""The figures of an order of simulated jobs: waits by size, use of the cluster, fairness among the tenants."""
+"""The figures of a queue order: waiting times by size, use of the cluster, and fairness among the tenants."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _SAME: Final = 0.999
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """Waiting times of the jobs of a size, from arrival to start, seconds.
+    """Waiting times of the jobs of one size, from arrival to start, seconds.
 
     Attributes:
         gpus: The size, or ``ALL``.
-        jobs: How many they are.
-        began: How many of them began.
+        jobs: Number of jobs.
+        began: Number of jobs that started.
         mean_s: The mean.
-        p99_s: What 99 % of them did not wait longer than.
+        p99_s: The 99th percentile.
         largest_s: The longest.
-        starved: How many waited longer than ``STARVED_S``.
+        starved: Number of jobs that waited longer than ``STARVED_S``.
     """
 
     gpus: str
@@ -40,21 +40,22 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrderResult(msgspec.Struct, kw_only=True):
-    """What became of the jobs under one order.
+    """The figures of the jobs under one order.
 
     Attributes:
         order: Its name.
-        waits: By size, all of them last.
-        utilisation: Share of GPU time that jobs hold until the last one comes, 0-1.
+        waits: Waiting times by size; the last entry has all jobs.
+        utilisation: Share of GPU time that jobs use until the last job arrives, 0-1.
         best_share: Share of the jobs of two GPUs and more whose set is as good as any machine here has, 0-1.
-        bandwidth: Mean of their bandwidth against that best, 0-1.
-        unfairness: How far the share of GPU time of any tenant was from its weight at most, while all had jobs waiting,
-            0-1; None where that never was.
-        one_job: The most GPU time of one job against all that was given then: shares cannot be nearer than that.
-        contended: Share of the time until the last job comes in which all had jobs waiting, 0-1.
-        reservations: How many were made; 0 where each event plans anew.
-        reserved_idle: Share of GPU time that stood idle because it was reserved, 0-1.
-        ended: How many jobs were ended because they ran as long as they had declared.
+        bandwidth: Mean of the bandwidth of these jobs relative to the best set, 0-1.
+        unfairness: The largest difference between a tenant's share of GPU time and its weight, while all tenants had
+            jobs waiting, 0-1; None if that never was.
+        one_job: The largest GPU time of one job as a share of all GPU time while all tenants had jobs waiting. The
+            tenants' shares cannot come closer to their weights than this.
+        contended: Share of the time until the last job arrives in which all tenants had jobs waiting, 0-1.
+        reservations: Number of reservations; 0 if the order reserves again at each event.
+        reserved_idle: Share of GPU time that was idle because it was reserved, 0-1.
+        ended: Number of jobs that were ended because they ran as long as they had declared.
     """
 
     order: str
@@ -70,26 +71,26 @@ class OrderResult(msgspec.Struct, kw_only=True):
     ended: float
 
     def of(self, gpus: str) -> Waits | None:
-        """Return an order's figures for simulated jobs of one size: how long they waited; None without such jobs."""
+        """Return the waiting times of simulated jobs of one size; None without such jobs."""
         return next((each for each in self.waits if each.gpus == gpus), None)
 
 
 class Figures:
-    """Counts while the jobs run; times in seconds.
+    """Counters of a queue order while the jobs run; times in seconds.
 
     Attributes:
-        now: Until when it has counted.
-        reservations: How many were made.
-        ended: How many jobs were ended early.
+        now: The time until which it has counted.
+        reservations: Number of reservations made.
+        ended: Number of jobs that were ended early.
     """
 
     def __init__(self, *, gpus: int, last: float, weights: Sequence[float]) -> None:
-        """Begin at 0.
+        """Set all counters to 0.
 
         Args:
             gpus: GPUs of the cluster.
-            last: When the last job comes.
-            weights: By tenant.
+            last: The arrival time of the last job.
+            weights: The weight of each tenant.
         """
         self.now = 0.0
         self.reservations = self.ended = 0
@@ -104,7 +105,14 @@ class Figures:
         self._worths: list[float] = []
 
     def advance(self, to: float, *, held: Sequence[int], reserved_idle: int, contended: bool) -> None:
-        """Add to an order's figures the time until ``to``: GPUs of tenants, idle reserved GPUs, contended time."""
+        """Add the time until ``to`` to the figures.
+
+        Args:
+            to: The new time, seconds.
+            held: The GPUs that each tenant has during this time.
+            reserved_idle: The number of idle GPUs that are reserved.
+            contended: Whether all tenants have jobs waiting.
+        """
         passed = min(to, self._last) - min(self.now, self._last)
         self._busy += passed * sum(held)
         self._reserved_idle += passed * reserved_idle
@@ -115,7 +123,15 @@ class Figures:
         self.now = to
 
     def began(self, *, gpus: int, wait_s: float, worth: float, lasts_s: float, contended: bool) -> None:
-        """Add to an order's figures a simulated job that begins now, on a set of this worth."""
+        """Add a simulated job that starts now to the figures.
+
+        Args:
+            gpus: The number of its GPUs.
+            wait_s: How long it has waited, seconds.
+            worth: Its set's bandwidth relative to the best, 0-1.
+            lasts_s: How long it will run, seconds.
+            contended: Whether all tenants have jobs waiting.
+        """
         self.waits(gpus, wait_s)
         self._began[_class(gpus)] += 1
         if gpus > 1:
@@ -124,11 +140,16 @@ class Figures:
             self._largest = max(self._largest, gpus * lasts_s)
 
     def waits(self, gpus: int, wait_s: float) -> None:
-        """Add to an order's figures how long a simulated job of so many GPUs has waited."""
+        """Add the waiting time of a simulated job to the figures.
+
+        Args:
+            gpus: The number of GPUs that the job requests.
+            wait_s: How long it has waited, seconds.
+        """
         self._waits[_class(gpus)].append(wait_s)
 
     def result(self, order: str) -> OrderResult:
-        """Return the figures of an order that were counted."""
+        """Return the figures of an order from the counters."""
         sizes = [(name, waits, self._began[name]) for name, waits in self._waits.items()]
         all_waits_s = [wait for waits in self._waits.values() for wait in waits]
         cluster_gpu_s = self._gpus * self._last

@@ -1,4 +1,4 @@
-"""The replay of jobs in one order of the queue: they arrive, wait, run and leave (``gputopo simulate --order``)."""
+"""The replay of jobs in one queue order: they arrive, wait, run and leave (``gputopo simulate --order``)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OrderReplay:
         seed: int = 1,
         until_s: float | None = None,
     ) -> None:
-        """Prepare the replay; ``run`` replays.
+        """Prepare the replay; ``run`` executes it.
 
         Args:
             machines: The nodes.
@@ -121,7 +121,10 @@ class OrderReplay:
         return all(self._queues.counts)
 
     def _reservation_times(self) -> list[float]:
-        """Return the times at which a reservation becomes due, or costs too much."""
+        """Return the times at which reservations may have to change.
+
+        A blocked job gets a reservation, or the reserved GPUs have been idle for too long.
+        """
         terms = self._backfilling.terms
         if terms is None or self._backfilling.replanned:
             return []
@@ -139,7 +142,10 @@ class OrderReplay:
         self._reserving.count(to)
 
     def _end_jobs(self) -> bool:
-        """Free the GPUs of jobs that have run until now. Returns whether there were any."""
+        """Free the GPUs of the jobs that end now.
+
+        Returns whether there were any.
+        """
         freed = False
         while self._running and self._running[0][0] <= self._figures.now:
             running = heapq.heappop(self._running)[2]
@@ -154,7 +160,10 @@ class OrderReplay:
         return freed
 
     def _start_jobs(self, *, freed: bool) -> None:
-        """Start the jobs that the order lets start now, and reserve GPUs; ``freed`` says whether jobs have ended."""
+        """Start the jobs that the order lets start now, and reserve GPUs.
+
+        ``freed`` says whether jobs have ended since the last call.
+        """
         reservation_before = self._reserving.held
         if self._backfilling.replanned:
             self._backfill_easy(freed=freed)
@@ -170,7 +179,10 @@ class OrderReplay:
         self._start_on_reserved(everybody=freed or self._reserving.held is not reservation_before)
 
     def _start_in_turn(self) -> Waiting | None:
-        """Start waiting jobs in their order on GPUs that are not reserved. Returns the first that found no place."""
+        """Start waiting jobs in their order on GPUs that are not reserved.
+
+        Returns the first job without a place; None if there is none.
+        """
         first_without_place: Waiting | None = None
         # A kind: the GPUs of each pod of a job. Kinds to skip, if jobs without a place do not hold up the queue.
         skipped_kinds = self._no_place_unreserved if self._backfilling.no_place is NoPlace.GO_ON else None
@@ -234,7 +246,7 @@ class OrderReplay:
         return [head for head in heads if head is not None]
 
     def _start_holder(self) -> None:
-        """Start the job that GPUs are reserved for, there or elsewhere."""
+        """Start the job that has the reservation, on its reserved GPUs or on others, if it finds a place."""
         waiting = self._reserving.waiting
         if waiting is None:
             return
@@ -246,7 +258,10 @@ class OrderReplay:
             self._reserving.close()
 
     def _reserve(self) -> None:
-        """End or move a reservation that costs too much. Reserve for the first job that was blocked for too long."""
+        """End or move a reservation whose GPUs have been idle for too long.
+
+        If there is no reservation then, reserve GPUs for the first job that has been blocked for too long.
+        """
         now = self._figures.now
         if self._reserving.judge(now):
             self._no_place_unreserved.clear()
@@ -287,7 +302,7 @@ class OrderReplay:
             self._reserving.close()
 
     def _sort_key(self, waiting: Waiting) -> tuple[float, float, int]:
-        """Return the sort key of a waiting job; the job with the least key is served first."""
+        """Return the sort key of a waiting job; the job with the smallest key is served first."""
         job = waiting.job
         precedence = 0.0
         if self._turn_rule is Turn.SHARE:
@@ -299,7 +314,10 @@ class OrderReplay:
         return precedence, job.arrival_s, job.number
 
     def _start(self, waiting: Waiting, without_place: Blocked) -> bool:
-        """Start a job if it finds a place; else add its kind to ``without_place``. Returns whether it started."""
+        """Start a job if it finds a place; else add its pod sizes to ``without_place``.
+
+        Returns whether it started.
+        """
         if waiting.kind in without_place:
             return False
         parts = self._take_gpus(waiting.kind)

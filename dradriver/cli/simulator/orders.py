@@ -1,22 +1,24 @@
-"""The orders that are compared: whose turn it is, and how others go on when one finds no place.
+"""The queue orders that are compared: which job is tried next, and whether other jobs start if it finds no place.
 
-All start a job with all of its pods or not at all, and none ends a job for another.
+All orders start a job with all of its pods or not at all. No order ends a job for another.
 
-* ``fifo``: the oldest first; who finds no place is passed by, until GPUs become free.
-* ``strict fifo``: the oldest first; while it finds no place nobody else starts.
-* ``easy``: EASY backfilling (Lifka 1995; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001): FIFO, and the first that finds
-  no place gets the set that is free first by declared ends reserved, planned anew at each event. Others start if they
-  do not touch it or end before that time. Without declared durations only not touching is left.
-* ``kueue strict``, ``kueue best effort``: Kueue's StrictFIFO and BestEffortFIFO, a ClusterQueue a tenant, all of them
-  one cohort: the tenant's weight of the GPUs is its nominal quota, all may be borrowed, nobody is preempted. The heads
-  of all queues are tried in turn, those that stay within their quota before those that borrow, then the oldest. A head
-  that finds no place holds up its own queue alone (strict), or is put aside until something is free (best effort).
-  With one tenant nobody borrows, and they are ``strict fifo`` and ``fifo``.
-* ``ours``: the queue of this driver: the tenant that has had least for its weight (``queue.tenant_shares``), of its
-  jobs the oldest. A job that finds no place is passed by. The first that is blocked for longer than a bounded wait gets
-  GPUs reserved (``queue.reservation_rules``). All jobs have one priority here.
-* ``fair easy``, ``reserved fifo``: to tell what shares do from what reservations do. The one is ``easy`` in the line of
-  ``ours``, the other reserves as ``ours`` does in the line of ``fifo``. With one tenant they are ``easy`` and ``ours``.
+* ``fifo``: the oldest first. A job without a place is skipped until GPUs become free.
+* ``strict fifo``: the oldest first. While it finds no place, no other job starts.
+* ``easy``: EASY backfilling (Lifka 1995; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001). It is FIFO with a reservation
+  for the first job without a place. By the declared ends, the reserved set is the first one that becomes free. It is
+  chosen again at each event. Other jobs start if they do not use this set, or end before it is needed. Without declared
+  durations only jobs that do not use the set start.
+* ``kueue strict``, ``kueue best effort``: Kueue's StrictFIFO and BestEffortFIFO, with a ClusterQueue for each tenant,
+  all in one cohort. The nominal quota is the tenant's weight of the GPUs. All of it may be borrowed, and no job is
+  preempted. The heads of all queues are tried: first heads within their quota, then heads that borrow, each by age. A
+  head without a place blocks only its own queue (strict), or is skipped until GPUs become free (best effort). With one
+  tenant there is no borrowing, and they are ``strict fifo`` and ``fifo``.
+* ``ours``: the queue of this driver. The oldest job of the tenant with the least GPU time for its weight is first
+  (``queue.tenant_shares``). A job without a place is skipped. The first job that is blocked for longer than a bounded
+  wait gets GPUs reserved (``queue.reservation_rules``). All jobs have one priority here.
+* ``fair easy``, ``reserved fifo``: they separate the effect of shares from the effect of reservations. ``fair easy`` is
+  ``easy`` with the job order of ``ours``. ``reserved fifo`` reserves as ``ours`` does, with the job order of ``fifo``.
+  With one tenant they are ``easy`` and ``ours``.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ from dradriver.queue.reservation_rules import Terms
 
 
 class Turn(enum.Enum):
-    """Whose turn it is among the tenants' oldest jobs; of equals it is the oldest one's."""
+    """The rule that picks the next job among the tenants' oldest: age, quota or share.
+
+    Among equals the oldest job is chosen.
+    """
 
     AGE = "age"
     QUOTA = "quota"
@@ -40,7 +45,7 @@ class Turn(enum.Enum):
 
 
 class NoPlace(enum.Enum):
-    """What becomes of the others when one finds no place."""
+    """Which waiting jobs are tried after a job without a place: all, none, other tenants'."""
 
     GO_ON = "the others are tried"
     STOP = "nobody else starts"
@@ -48,12 +53,12 @@ class NoPlace(enum.Enum):
 
 
 class Backfilling(msgspec.Struct, frozen=True, kw_only=True):
-    """How others go on when one finds no place.
+    """How other jobs start if a job finds no place.
 
     Attributes:
-        no_place: What becomes of them.
-        terms: Of reservations; None without any.
-        replanned: Whether the first in turn has a set reserved that is chosen anew at each event.
+        no_place: Whether other jobs are tried.
+        terms: When GPUs are reserved for a blocked job, and for how long; None without reservations.
+        replanned: Whether a set is reserved for the first job in the queue, and chosen again at each event.
     """
 
     no_place: NoPlace = NoPlace.GO_ON
@@ -62,11 +67,11 @@ class Backfilling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """How waiting jobs are served: any turn goes with any backfilling.
+    """How waiting jobs are served. Any turn can be combined with any backfilling.
 
     Attributes:
-        turn: Whose turn it is.
-        backfilling: How others go on when that one finds no place.
+        turn: The rule that chooses the next job.
+        backfilling: The rules for other jobs if that job finds no place.
     """
 
     turn: Turn

@@ -1,4 +1,4 @@
-"""The placement policies that are compared: each takes a cluster and a number of GPUs and says which it would have."""
+"""The placement policies that are compared: each returns the GPUs that it would take in a simulated cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _PAIR: Final = {
 
 
 def chance(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:
-    """Return the placement of the random policy: any set of free GPUs of any simulated node that has room."""
+    """Return the placement of the random policy: any free GPUs of any node with room.
+
+    None if no node has room.
+    """
     nodes = [node for node, mask in enumerate(cluster.free) if mask.bit_count() >= gpus]
     if not nodes:
         return None
@@ -35,26 +38,37 @@ def chance(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:
 def first_fit(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
     """Return the placement of the first-fit policy: the lowest free GPUs of the first node that has room.
 
-    The scheduler does this with devices that say nothing.
+    None if no node has room. The scheduler does this if devices have no topology attributes.
     """
     node = _first(cluster, gpus)
     return None if node is None else Part(node, mask_of(positions_of(cluster.free[node])[:gpus]))
 
 
 def link_scores(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """Return the placement of go-gpuallocator's policy: its best-scored set on the first node that has room."""
+    """Return the placement of go-gpuallocator, NVIDIA's library that scores sets by their links.
+
+    The library takes its best set on the first node that has room (``best_partition``). None if no node has room.
+    """
     node = _first(cluster, gpus)
     return None if node is None else Part(node, best_partition(cluster.machines[node], cluster.free[node], gpus))
 
 
 def preserve(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """Return the placement of MAPA's policy Preserve: its set on the first node that has room."""
+    """Return the placement of MAPA's policy Preserve, on the first node that has room.
+
+    MAPA is a published placement policy. A job of several GPUs gets the set with the fastest ring; see ``mapa``. None
+    if no node has room.
+    """
     node = _first(cluster, gpus)
     return None if node is None else Part(node, mapa.preserve(cluster.machines[node], cluster.free[node], gpus))
 
 
 def ladder(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """Return the placement by device attributes alone: one group, else one NUMA node, else any; first fit."""
+    """Return the placement by device attributes alone, as a claim's list of alternatives gives it.
+
+    These are the first free GPUs in one group of linked GPUs, else in one NUMA node, else anywhere. None if no node has
+    room.
+    """
     for rung in range(3):
         for node, free in enumerate(cluster.free):
             for devices in _rungs(cluster.machines[node], gpus)[rung]:
@@ -65,7 +79,10 @@ def ladder(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # n
 
 
 def ours(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """Return the placement of the driver's own allocator over all simulated nodes, one pod after the other."""
+    """Return the placement of the driver's own allocator over all simulated nodes, for one pod at a time.
+
+    None if no node has room.
+    """
     try:
         choice = cluster.fleet.rank(_pod(cluster, gpus), limit=1)[0]
     except NoPlaceError:
@@ -100,11 +117,11 @@ GANGS: Final = "ours, gangs"
 
 @lru_cache(maxsize=65536)
 def best_partition(machine: Machine, free: int, gpus: int) -> int:
-    """Return the set that the placement policy of go-gpuallocator takes of a node's free GPUs.
+    """Return the set of a node's free GPUs that go-gpuallocator takes, as a mask.
 
-    It is the best set of the best partition of these GPUs into sets of this size and a rest, by total score.
-
-    Its rest counts as a set, too, but is never the answer here (go-gpuallocator gives it in some cases).
+    NVIDIA's library go-gpuallocator scores sets by their links. The library compares all partitions of the free GPUs
+    into sets of this size and a remainder, by total score. The result is the best set of the best partition. The
+    remainder counts in the score, too, but is never returned here (go-gpuallocator returns it in some cases).
     """
     places = positions_of(free)
     rest_size = len(places) % gpus
@@ -120,7 +137,16 @@ def best_partition(machine: Machine, free: int, gpus: int) -> int:
 
 @lru_cache(maxsize=65536)
 def _partition(machine: Machine, free: int, gpus: int) -> tuple[int, int, int]:
-    """Most total score of a partition, its best set's score, and that set."""
+    """Return the partition of GPUs into sets that has the highest total score of links.
+
+    Args:
+        machine: The node.
+        free: The GPUs to divide completely, as a mask.
+        gpus: The size of each set.
+
+    Returns:
+        The total score, the score of the best set, and the best set as a mask.
+    """
     if not free:
         return 0, -1, 0
     first, *others = positions_of(free)
@@ -146,7 +172,10 @@ def _score(machine: Machine, mask: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _rungs(machine: Machine, gpus: int) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
-    """Per rung the lists of devices that carry one value, in the order in which they are published."""
+    """Return the GPU positions of each group of linked GPUs, each NUMA node, and all.
+
+    A group has ``gpus`` GPUs. The positions are in the order in which the node publishes its devices.
+    """
     groups = group(machine)
     by_group: dict[int, list[int]] = {}
     by_numa: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""The replay of simulated jobs under one placement policy: they come, wait, run and leave."""
+"""The replay of simulated jobs under one placement policy: they arrive, wait, run and leave."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _PATIENCE_S = 600.0  # a job that has only some of its pods gives them back afte
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """What became of the jobs under one policy.
+    """The figures of the jobs under one policy.
 
     Attributes:
         policy: Its name.
         best_share: Share of the jobs of two GPUs and more whose set is as good as any machine here has, 0-1.
-        bandwidth: Mean of their bandwidth against that best, 0-1.
-        mean_wait_s: Mean time from arrival to start.
-        median_wait_s: The median.
-        utilisation: Share of GPU time that jobs hold until the last one comes, 0-1.
+        bandwidth: Mean of the bandwidth of these jobs relative to the best set, 0-1.
+        mean_wait_s: Mean time from arrival to start, seconds.
+        median_wait_s: The median, seconds.
+        utilisation: Share of GPU time that jobs use until the last job arrives, 0-1.
         fragmentation: Mean over time of ``Cluster.fragmentation``.
-        finished: How many jobs.
-        given_up: How often a job gave back a part of its pods.
+        finished: Number of jobs that finished.
+        given_up: How often a job released the GPUs of some of its pods, because its other pods found no place.
     """
 
     policy: str
@@ -57,7 +57,7 @@ def over_seeds(results: Sequence[Result]) -> Result:
 
 
 class _Waiting:
-    """A job that has not started: its pods, and what some of them hold already."""
+    """A job that has not started: its pods, and the GPUs that some of them have already."""
 
     def __init__(self, job: Job, cluster: Cluster) -> None:
         self.job = job
@@ -137,7 +137,10 @@ class Replay:
         self._now_s = to
 
     def _give_up_pods(self) -> None:
-        """Jobs that hold some pods for too long let them go: two such could wait for each other for ever."""
+        """Release the GPUs of jobs that have had only some of their pods placed for too long.
+
+        Otherwise two such jobs could wait for each other for ever.
+        """
         for waiting in self._waiting:
             if waiting.parts and self._now_s >= waiting.holds_since + _PATIENCE_S:
                 self._cluster.give_back(waiting.parts)
@@ -146,7 +149,7 @@ class Replay:
                 self._given_up += 1
 
     def _start(self) -> None:
-        """Every waiting job in its order; whoever finds no place is passed by."""
+        """Try to start every waiting job in order; skip jobs that find no place."""
         sizes_without_place: set[int] = set()  # sizes of pods that found no place in this round
         left: list[_Waiting] = []
         for waiting in self._waiting:

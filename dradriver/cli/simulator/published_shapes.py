@@ -1,8 +1,8 @@
-"""What operators published of their jobs: how many GPUs, how long, how much GPU time by size, and when they come.
+"""Statistics that operators published of their jobs: sizes, durations, GPU time by size, and arrivals.
 
 Seren and Kalos are Acme's two clusters (AcmeTrace), Philly is Microsoft's, Helios SenseTime's, PAI Alibaba's (2020).
-Shares and durations were read from published curves and rounded to a tenth of a percent; arrivals are those of Helios'
-cluster Venus, April to September 2020, which stand for all shapes.
+Shares and durations were read from published curves and rounded to a tenth of a percent. Arrivals are those of Helios'
+cluster Venus, April to September 2020; all shapes use them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ BY_WEEKDAY: Final = (1.02, 1.11, 1.27, 1.20, 0.95, 0.68, 0.77)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """One cluster's jobs.
+    """The statistics of one cluster's jobs.
 
     Attributes:
         jobs: Cumulative percent of the jobs that have at most as many GPUs as each of ``SIZES``.
         gpu_time: Cumulative percent of all GPU time that such jobs have.
-        durations: Seconds at each of ``QUANTILES``.
-        mean_s: Mean duration, seconds: what the last percent has is known from it alone.
-        largest: GPUs of those that are larger than all ``SIZES``.
+        durations: Durations in seconds at each of ``QUANTILES``: this share of the jobs runs at most as long.
+        mean_s: Mean duration, seconds. Only the mean tells how long the last percent of the jobs runs.
+        largest: GPUs of the jobs that are larger than all ``SIZES``.
     """
 
     jobs: tuple[float, ...]

@@ -1,4 +1,7 @@
-"""The fit of one distribution to a published shape: sizes first, then durations by size, so that all tables are met."""
+"""Fit one distribution of jobs (GPUs and duration) to the published tables of a cluster.
+
+The sizes are fitted first, then the durations of each size.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,15 @@ _LEAST_S: Final = 1.0
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """A shape to draw from: a job of a size lasts its size's scale times what the quantile function gives.
+    """A distribution of jobs to draw from.
+
+    The duration of a job is its size's scale times a value of the quantile function.
 
     Attributes:
-        sizes: GPUs.
+        sizes: The sizes, in GPUs.
         shares: Share of the jobs by size, 0-1.
-        scales: By size, against the quantile function.
-        quantiles: Seconds at ``_STEPS`` even steps of the share of jobs.
+        scales: The scale of durations by size.
+        quantiles: The quantile function: seconds at ``_STEPS`` even steps of the share of jobs.
     """
 
     sizes: tuple[int, ...]
@@ -36,12 +41,12 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     quantiles: Floats
 
     def mean_s(self) -> Floats:
-        """Return the mean durations of jobs in the fitted shape by size, seconds."""
+        """Return the mean duration of the jobs of each size in ``sizes``, seconds."""
         means: Floats = self.scales * self.quantiles.mean()
         return means
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], Floats]:
-        """Return GPUs and durations (seconds) of so many simulated jobs that are drawn from the fitted shape."""
+        """Draw ``count`` jobs from the distribution, and return their GPUs and durations (seconds)."""
         which = rng.choice(len(self.sizes), size=count, p=self.shares)
         at = rng.random(count) * _STEPS - 0.5
         lasts: Floats = np.interp(at, np.arange(_STEPS), self.quantiles) * self.scales[which]
@@ -52,12 +57,12 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 def fit(name: str) -> Fit:
     """Return the fit of a published shape: the distribution of jobs that meets all its tables.
 
-    A size's mean duration follows from its shares of GPU time and of jobs: (GPU time / jobs / GPUs), times what makes
-    the mean of all the published one. The spread is one for all sizes: first that of the published durations, then
-    corrected until the durations of all sizes together have the published percentiles again.
+    The relative mean duration of a size is its share of GPU time / its share of jobs / its GPUs. One factor for all
+    sizes makes the overall mean the published one. All sizes have the same spread of durations. The search starts with
+    the published spread, and corrects it until all sizes together have the published percentiles again.
 
-    Worked example: Philly's jobs of 8 are 6.9 % of the jobs and have 49.8 % of the GPU time: 49.8 / 6.9 / 8 = 0.90
-    against 0.199 for single GPUs (16.4 / 82.4): they last 4.5 times as long.
+    Worked example: Philly's jobs with 8 GPUs are 6.9 % of the jobs and have 49.8 % of the GPU time: 49.8 / 6.9 / 8 =
+    0.90. Single GPUs have 16.4 / 82.4 = 0.199. So jobs with 8 GPUs run 4.5 times as long.
     """
     shape = SHAPES[name]
     sizes, job_shares, gpu_time_shares = _by_size(shape)
@@ -81,7 +86,10 @@ def fit(name: str) -> Fit:
 
 
 def _by_size(shape: Shape) -> tuple[tuple[int, ...], Floats, Floats]:
-    """Return the sizes that occur, with their shares of jobs and of GPU time, both 0-1."""
+    """Return a shape's job sizes, with their shares of jobs and of GPU time.
+
+    Shares are 0-1. A shape is an operator's published statistics of its jobs.
+    """
     jobs = np.diff(np.array([0.0, *shape.jobs, 100.0]))
     gpu_time = np.maximum(np.diff(np.array([0.0, *shape.gpu_time, 100.0])), _LEAST_SHARE)
     there = jobs > 1e-9
@@ -90,9 +98,11 @@ def _by_size(shape: Shape) -> tuple[tuple[int, ...], Floats, Floats]:
 
 
 def _published(shape: Shape, steps: Floats) -> Floats:
-    """The published durations at any share of the jobs: straight lines of their logarithms between the percentiles.
+    """Return the published durations in seconds, at each of ``steps``.
 
-    Below the first the line of the next two goes on; above the last one goes to where the mean is the published one.
+    A step is a share of the jobs: this share runs for at most the returned duration. Between the published percentiles
+    the logarithm of the duration is linear. Below the first percentile the line between the next two continues. Above
+    the last one the line ends where the mean equals the published mean.
     """
     logs = np.log(np.array(shape.durations))
     knots = np.array(QUANTILES)
@@ -110,7 +120,11 @@ def _published(shape: Shape, steps: Floats) -> Floats:
 
 
 def _mixture(shares: Floats, scales: Floats, quantiles: Floats, steps: Floats) -> Floats:
-    """The quantiles of the durations of all sizes together."""
+    """Return the quantiles of the durations of all job sizes together.
+
+    A quantile is the duration that a share of the jobs does not exceed; ``steps`` has these shares. The other arguments
+    are as in ``Fit``.
+    """
     lasts = np.outer(scales, quantiles).ravel()
     weights = np.repeat(shares / len(quantiles), len(quantiles))
     order = np.argsort(lasts, kind="stable")

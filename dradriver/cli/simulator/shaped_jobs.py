@@ -1,4 +1,4 @@
-"""Jobs drawn in a published shape: sizes, then durations, and arrivals in bursts over the hours and days of a week."""
+"""Jobs drawn from a published shape: sizes, durations, and arrivals in bursts over the hours and days of a week."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _DAY_S: Final = 86_400.0
 def drawn(
     shape: str, count: int, *, gpus: int, load: float, seed: int, cut: Callable[[int], int] | None = None
 ) -> list[Job]:
-    """Draw shaped jobs: simulated jobs of a published shape, by arrival; time 0 is a Monday's midnight.
+    """Return simulated jobs of a published shape, by arrival; time 0 is midnight on a Monday.
 
-    The span of the arrivals follows from the drawn jobs: their GPU time is ``load`` of what the cluster has in it. So
-    each seed has exactly this load, however long its longest jobs are.
+    The time span of the arrivals follows from the drawn jobs: their GPU time is ``load`` times the GPU time of the
+    cluster in that span. So each seed has exactly this load, however long its longest jobs are.
 
     Args:
         shape: One of ``SHAPES``.
@@ -33,7 +33,7 @@ def drawn(
         gpus: GPUs of the cluster; larger jobs are cut to it.
         load: GPU time of the jobs, as share of the cluster's.
         seed: The same seed gives the same jobs.
-        cut: Returns how many GPUs a job gets that wants a number of them; None if any number is possible.
+        cut: Returns the number of GPUs that a job gets for a requested number; None if any number is possible.
     """
     rng = np.random.default_rng(seed)
     sizes, durations_s = fit(shape).draw(rng, count)
@@ -49,11 +49,12 @@ def drawn(
 
 
 def arrivals(rng: np.random.Generator, count: int, span_s: float) -> Floats:
-    """Return when so many shaped jobs arrive within a span, sorted, seconds.
+    """Return the sorted arrival times of shaped jobs within a span, seconds.
 
-    The jobs of a bin are negative binomial: Poisson at a rate that is itself drawn (gamma). Given how many come in all,
-    that is a draw among the bins by their rates. The hours and weekdays explain a part of the variance; the gamma has
-    the rest: variance / mean = 1 + mean / k for rates of shape k, so that k = mean / (``BURSTINESS`` - 1).
+    The number of jobs in a time bin is negative binomial: Poisson with a rate that is itself drawn from a gamma
+    distribution. Because the total is given, the jobs are distributed over the bins in proportion to the drawn rates.
+    The hours and weekdays explain a part of the variance, and the gamma distribution the rest. For rates of shape k,
+    variance / mean is 1 + mean / k. So k = mean / (``BURSTINESS`` - 1).
     """
     bins = max(math.ceil(span_s / BIN_S), 1)
     starts: Floats = np.arange(bins, dtype=np.float64) * BIN_S
@@ -70,7 +71,7 @@ def arrivals(rng: np.random.Generator, count: int, span_s: float) -> Floats:
 
 
 def expected(at_s: Floats) -> Floats:
-    """Return how many shaped jobs arrive at a time of the week against the mean; 0 is a Monday's midnight."""
+    """Return the expected arrival rate at times of the week relative to the mean; 0 is midnight on a Monday."""
     hours = np.array(BY_HOUR)[(at_s % _DAY_S // _HOUR_S).astype(int)]
     days = np.array(BY_WEEKDAY)[(at_s // _DAY_S).astype(int) % len(BY_WEEKDAY)]
     found: Floats = hours * days

@@ -1,4 +1,4 @@
-"""The simulated nodes, their free GPUs and what sets on them are worth."""
+"""The simulated nodes, their free GPUs, and the bandwidth of sets of them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """Nodes by number; alike ones share their tables.
+    """The simulated nodes, by number. Equal nodes share their tables.
 
     Attributes:
-        machines: What each node is.
-        tables: What sets of its GPUs are worth.
-        idle: By node the mask of the GPUs that nobody has.
-        free: By node those of them that may be given; others are reserved.
-        names: The nodes' names; ``number`` finds a node by its own.
-        fleet: The same for the allocator.
-        gpus: How many GPUs there are.
-        largest: How many a pod can have at most.
-        vendor: Whose they are.
+        machines: The machine of each node.
+        tables: The bandwidth of sets of its GPUs, for each node.
+        idle: For each node, the mask of the GPUs that no job has.
+        free: For each node, the mask of the idle GPUs that are not reserved.
+        names: The nodes' names; ``number`` finds a node by its name.
+        fleet: The same nodes for the allocator.
+        gpus: Number of GPUs in the cluster.
+        largest: The most GPUs that a pod can have.
+        vendor: The vendor of the GPUs.
     """
 
     def __init__(self, machines: Sequence[Machine]) -> None:
@@ -60,26 +60,29 @@ class Cluster:
         self._best: dict[int, float] = {}
 
     def take(self, parts: Iterable[Part]) -> None:
-        """Count GPUs of the simulated cluster as busy."""
+        """Count GPUs of the simulated cluster (``parts``, by node) as busy."""
         for part in parts:
             assert part.mask & ~self.free[part.node] == 0, "no GPU is given twice"
             self.idle[part.node] ^= part.mask
             self._update(part.node)
 
     def give_back(self, parts: Iterable[Part]) -> None:
-        """Count GPUs of the simulated cluster as free."""
+        """Count GPUs of the simulated cluster (``parts``, by node) as free."""
         for part in parts:
             self.idle[part.node] |= part.mask
             self._update(part.node)
 
     def reserve(self, masks: Mapping[int, int]) -> None:
-        """Reserve some GPUs of the simulated cluster, by node, instead of all that were reserved before."""
+        """Reserve GPUs of the simulated cluster, given as a mask for each node.
+
+        This replaces all earlier reservations.
+        """
         before, self._reserved = self._reserved, dict(masks)
         for node in before.keys() | masks.keys():
             self._update(node)
 
     def count_free(self) -> int:
-        """Return how many GPUs of the simulated cluster are idle, reserved ones included."""
+        """Return how many GPUs of the simulated cluster no job uses, including reserved GPUs."""
         return sum(mask.bit_count() for mask in self.idle)
 
     def count_reserved(self) -> int:
@@ -87,21 +90,27 @@ class Cluster:
         return sum((self.idle[node] & mask).bit_count() for node, mask in self._reserved.items())
 
     def worth(self, parts: Sequence[Part]) -> float:
-        """Return the bandwidth of a job's slowest part in the simulated cluster against the best for its size, 0-1."""
+        """Return the bandwidth of a job's slowest pod relative to the best for its size, 0-1.
+
+        ``parts`` has the GPUs of each pod.
+        """
         return min(
             float(self.tables[part.node].busbw[part.mask]) / best if (best := self.best(part.mask.bit_count())) else 1.0
             for part in parts
         )
 
     def best(self, gpus: int) -> float:
-        """Return the most bandwidth that a set of this size has in the simulated cluster if all GPUs are free."""
+        """Return the highest bandwidth of a set of ``gpus`` GPUs in the empty simulated cluster."""
         if gpus not in self._best:
             fitting = (tables for tables in set(self.tables) if gpus <= tables.size)
             self._best[gpus] = max((float(tables.best(gpus)[tables.everything]) for tables in fitting), default=0.0)
         return self._best[gpus]
 
     def fragmentation(self) -> float:
-        """Return the share of the simulated cluster's free GPUs that are in no good free set of four: 0-1."""
+        """Return the share of free GPUs that are in no good free set of four: 0-1.
+
+        A set is good if it has the bandwidth of the best set of four on the empty node.
+        """
         free = whole = 0
         for tables, mask in zip(self.tables, self.free, strict=True):
             free += mask.bit_count()

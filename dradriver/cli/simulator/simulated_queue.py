@@ -1,4 +1,4 @@
-"""The simulated queue of waiting jobs: a line for each tenant and kind, and whose turn it is."""
+"""The simulated queue of waiting jobs, grouped by tenant and by the sizes of the jobs' pods."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ Kind: TypeAlias = tuple[int, ...]
 
 
 def pods(gpus: int, largest: int) -> Kind:
-    """Return the pods of a job in the simulated queue, on nodes of so many GPUs: as few and as alike as possible."""
+    """Return the pod sizes of a job on nodes with ``largest`` GPUs: the fewest pods, as equal as possible."""
     count = -(-gpus // largest)
     return tuple(gpus // count + (number < gpus % count) for number in range(count))
 
 
 def covers(kind: Kind, other: Kind) -> bool:
-    """Return whether a kind of jobs in the simulated queue finds no place if the other kind finds none."""
+    """Return whether a job finds no place if another job finds none.
+
+    ``kind`` has the pod sizes of the first job, ``other`` those of the other, largest first. True if the first has at
+    least as many and as large pods. False if it may find a place.
+    """
     return len(kind) >= len(other) and all(mine >= its for mine, its in zip(kind, other, strict=False))
 
 
@@ -30,8 +34,8 @@ class Waiting:
 
     Attributes:
         job: The job.
-        kind: Its pods.
-        since: Since when it is blocked, seconds: its arrival.
+        kind: The sizes of its pods, in GPUs.
+        since: The time since which it waits, seconds: its arrival.
     """
 
     __slots__ = ("job", "kind", "since")
@@ -51,7 +55,7 @@ def _declared(waiting: Waiting) -> _Declared | None:
 
 
 class Blocked:
-    """Kinds that find no place, until something is free."""
+    """The pod sizes for which no place was found since GPUs last became free."""
 
     def __init__(self) -> None:
         self._kinds: list[Kind] = []
@@ -64,20 +68,20 @@ class Blocked:
         return known
 
     def add(self, kind: Kind) -> None:
-        """Note that a job of this kind in the simulated queue found no place."""
+        """Record that a job with these pod sizes found no place."""
         self._kinds.append(kind)
         for other, known in self._known.items():
             if not known and covers(other, kind):
                 self._known[other] = True
 
     def clear(self) -> None:
-        """Forget which jobs in the simulated queue found no place: GPUs became free."""
+        """Forget all pod sizes without a place, because GPUs became free."""
         self._kinds.clear()
         self._known.clear()
 
 
 class Lines:
-    """All that wait, by tenant and kind; the jobs of each line by arrival."""
+    """All waiting jobs, by tenant and pod sizes; jobs of equal sizes are sorted by arrival."""
 
     def __init__(self, tenants: int) -> None:
         self._lines: list[dict[Kind, OrderedDict[int, Waiting]]] = [{} for _ in range(tenants)]
@@ -88,7 +92,7 @@ class Lines:
         return sum(self.counts)
 
     def add(self, waiting: Waiting) -> None:
-        """Add a job to the simulated queue; it is the youngest."""
+        """Add a job (``waiting``) to the end of the simulated queue."""
         line = self._lines[waiting.job.tenant].setdefault(waiting.kind, OrderedDict())
         line[waiting.job.number] = waiting
         if (entry := _declared(waiting)) is not None:
@@ -111,7 +115,10 @@ class Lines:
         return waiting.job.number in self._lines[waiting.job.tenant].get(waiting.kind, ())
 
     def head(self, tenant: int, *, passed: Blocked | None = None) -> Waiting | None:
-        """Return a tenant's oldest job in the simulated queue, without the kinds that are blocked."""
+        """Return a tenant's oldest job in the simulated queue, or None.
+
+        Jobs with pod sizes in ``passed``, which found no place, are skipped.
+        """
         heads = (
             next(iter(line.values()))
             for kind, line in self._lines[tenant].items()
@@ -120,13 +127,16 @@ class Lines:
         return min(heads, key=lambda waiting: (waiting.job.arrival_s, waiting.job.number), default=None)
 
     def ended_within(self, longest_s: float, fits: Callable[[Kind], bool]) -> Iterator[Waiting]:
-        """Yield the jobs of some kinds in the simulated queue that declare at most so many seconds."""
+        """Yield the waiting jobs that declare a duration of at most ``longest_s`` seconds.
+
+        Only jobs count for whose pod sizes ``fits`` returns True.
+        """
         for kind, declared in self._declared.items():
             if fits(kind):
                 yield from (waiting for _, _, waiting in declared[: bisect.bisect(declared, (longest_s, math.inf))])
 
     def __iter__(self) -> Iterator[Waiting]:
-        """Yield all that wait."""
+        """Yield all waiting jobs."""
         for kinds in self._lines:
             for line in kinds.values():
                 yield from line.values()

@@ -1,4 +1,4 @@
-"""Reservations on the simulated cluster: who is on which GPUs, which sets could be reserved, and which one is."""
+"""Reservations on the simulated cluster: the running jobs, the candidate sets, and the reserved set."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _FREE: Final[_Key] = (0, 0.0)
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A job that runs.
+    """A running job.
 
     Attributes:
-        number: The job's.
-        tenant: Whose it is.
-        gpus: How many it has.
-        parts: Which they are.
-        began_at: Since when, seconds.
-        ends_at: When it will be ended at the latest; None where it declares nothing.
+        number: The number of the job.
+        tenant: The number of its tenant.
+        gpus: Number of its GPUs.
+        parts: Its GPUs, by node.
+        began_at: The time of its start, seconds.
+        ends_at: The latest time of its end, seconds; None if it declares no duration.
     """
 
     number: int
@@ -38,11 +38,11 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class Reserving:
-    """The one reservation of a cluster, and what is known of those that run.
+    """The reservation of a simulated cluster, which has at most one, and the jobs that run.
 
     Attributes:
         held: The reservation; None while there is none.
-        waiting: For whom it is.
+        waiting: The job that the reservation is for.
     """
 
     def __init__(self, cluster: Cluster, terms: Terms) -> None:
@@ -59,19 +59,19 @@ class Reserving:
 
     @property
     def idle(self) -> int:
-        """Return how many GPUs of the simulated reservation nobody uses."""
+        """Return the number of reserved GPUs that no job uses."""
         return self._cluster.count_reserved()
 
     def begins(self, running: Running) -> None:
-        """Note for the simulated reservation that a job has its GPUs, which may be reserved ones."""
+        """Record that a job has started on its GPUs, some of which may be reserved."""
         self._set(running.parts, running)
 
     def ends(self, running: Running) -> None:
-        """Note for the simulated reservation that a job has left, and with it perhaps reserved GPUs."""
+        """Record that a job has left its GPUs, some of which may be reserved."""
         self._set(running.parts, None)
 
     def blocked(self, waiting: Waiting, now: float) -> reservation_rules.Blocked:
-        """Return a blocked simulated job as the rules of reservations know it."""
+        """Return a blocked simulated job in the form that ``reservation_rules`` reads."""
         who, account = str(waiting.job.number), str(waiting.job.tenant)
         self._waits.begin(who, waiting.since)
         return reservation_rules.Blocked(
@@ -82,7 +82,10 @@ class Reserving:
         )
 
     def make(self, waiting: Waiting, now: float) -> bool:
-        """Make the best simulated reservation for a blocked job. Returns whether the reserved GPUs changed."""
+        """Reserve the best set of GPUs for a blocked job.
+
+        Without a possible set, the present reservation ends. Returns whether the reserved GPUs changed.
+        """
         found = reservation_rules.best(self._candidates(waiting.kind, now), now)
         if found is None:
             return self.drop()
@@ -97,33 +100,39 @@ class Reserving:
         return self._fence(before)
 
     def lift(self) -> None:
-        """Let jobs have the GPUs of the simulated reservation, until ``close``."""
+        """Make the reserved GPUs available to jobs that are tried before ``close`` is called."""
         self._cluster.reserve({})
 
     def close(self) -> None:
-        """Let no job have the GPUs of the simulated reservation again, after ``lift``."""
+        """Make the reserved GPUs unavailable to jobs again, after ``lift``."""
         self._fence(None)
 
     def longest(self, now: float) -> float:
-        """Return how long a job may run that begins on GPUs of the simulated reservation now, seconds, or below 0."""
+        """Return how many seconds a job on reserved GPUs may run if it starts now.
+
+        Below 0 if no job must start there.
+        """
         return -1.0 if self.held is None else reservation_rules.latest_end(self.held, self.terms, now) - now
 
     def look(self, now: float) -> None:
-        """Note which jobs are on the GPUs of the simulated reservation now."""
+        """Update which running jobs use the reserved GPUs now."""
         if self.held is not None:
             self.held = reservation_rules.seen(self.held, self._candidate(self._places(self.held), now))
 
     def count(self, now: float) -> None:
-        """Count the GPUs of the simulated reservation that stand idle until now."""
+        """Add the reserved GPUs' idle time until now, which is the reservation's cost."""
         if self.held is not None:
             self.held = reservation_rules.counted(self.held, self.idle, now)
 
     def runs_out_at(self) -> float | None:
-        """Return when the simulated reservation will have cost as much as it may; None for never."""
+        """Return when the reservation's idle GPU time reaches the allowed maximum; None for never."""
         return None if self.held is None else reservation_rules.runs_out_at(self.held, self.idle, self.terms)
 
     def judge(self, now: float) -> bool:
-        """Keep, move or end the simulated reservation. Returns whether the reserved GPUs changed."""
+        """Move or end the simulated reservation if its GPUs were idle for too long.
+
+        Returns whether the reserved GPUs changed.
+        """
         if self.held is None or self.waiting is None:
             return False
         if self.held.idle_gpu_s < self.terms.idle_s * len(self.held.gpus) * (1 - 1e-9):
@@ -159,11 +168,12 @@ class Reserving:
         return [(self._cluster.number[node], int(device.removeprefix("gpu-"))) for node, device in held.gpus]
 
     def _candidates(self, kind: Kind, now: float) -> list[Candidate]:
-        """Return the sets of GPUs that could be reserved for a job: one for each large enough node if it has one pod.
+        """Return the sets of GPUs that could be reserved for a job.
 
-        A job of several pods has one candidate, on the nodes that are ready first. On each node, the set has the GPUs
-        that are free first, in this order: free GPUs, those with the earliest declared ends, then those whose endless
-        jobs have run for the shortest time.
+        For a job of one pod there is a candidate for each node that is large enough. A job of several pods has one
+        candidate, on the nodes that are free first. On each node, the set has the GPUs that are free first, in this
+        order: free GPUs, those with the earliest declared ends, then those whose endless jobs have run for the shortest
+        time.
 
         Args:
             kind: The GPUs of each pod of the job.
@@ -196,7 +206,10 @@ class Reserving:
         return [self._candidate(sorted(chosen), now)]
 
     def _earliest_free_gpus(self, node: int, gpus: int, now: float) -> list[tuple[_Key, int]]:
-        """Return the GPUs of a node that are free first, the last one last; none where it has not as many."""
+        """Return the GPUs of a node that are free first, sorted by that time.
+
+        The result is empty if the node has fewer GPUs.
+        """
         users = self._users[node]
         if len(users) < gpus:
             return []

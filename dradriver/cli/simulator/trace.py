@@ -1,4 +1,4 @@
-"""The trace: simulated jobs, drawn by chance or read from a CSV file."""
+"""The trace: simulated jobs, drawn at random or read from a CSV file."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _MOST_JOBS: Final = 1_000_000
 
 
 class TraceError(DriverError):
-    """A file that is no trace."""
+    """The file is not a valid trace."""
 
     reason = "BadTrace"
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One job.
+    """A simulated job.
 
     Attributes:
-        number: Tells it apart.
-        arrival_s: When it comes, seconds.
-        gpus: How many GPUs it takes.
-        duration_s: How long it runs where bandwidth is best, seconds.
-        tenant: Whose it is, by number.
-        declared_s: After how long it is ended, seconds; None where it declares nothing.
+        number: Its number, different for each job.
+        arrival_s: Its arrival time, seconds.
+        gpus: Number of GPUs that it requests.
+        duration_s: Its duration on a set with the best bandwidth, seconds.
+        tenant: The number of its tenant.
+        declared_s: The declared duration after which it is ended, seconds; None if it declares none.
     """
 
     number: int
@@ -48,12 +48,12 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def drawn(count: int, *, gpus: int, load: float, seed: int, mix: Mapping[int, float] = MIX) -> list[Job]:
-    """Return a trace of simulated jobs that come by chance (Poisson), with log-normal durations.
+    """Return a trace of simulated jobs with random arrivals (Poisson) and log-normal durations.
 
     Args:
-        count: How many.
+        count: Number of jobs.
         gpus: GPUs of the cluster; larger jobs are left out of the mix.
-        load: Share of the cluster that they would keep busy if none had to wait.
+        load: Share of the cluster that the jobs would keep busy if no job had to wait.
         seed: The same seed gives the same jobs.
         mix: Share of jobs by GPUs.
     """
@@ -78,10 +78,11 @@ def assigned(jobs: Sequence[Job], *, weights: Sequence[float], declared: float, 
 
     Args:
         jobs: The jobs.
-        weights: By tenant, for how many of the jobs are its own.
-        declared: Share of the jobs that declare a duration, 0-1. People declare more than they need: as much as is
-            needed to three times that, all alike.
-        seed: The same seed gives the same; with a larger share the same jobs declare the same, and others do, too.
+        weights: The weight of each tenant. Jobs are drawn for the tenants in proportion to it.
+        declared: Share of the jobs that declare a duration, 0-1. Like people, they declare more than they need:
+            uniformly one to three times the needed duration.
+        seed: The same seed gives the same result. With a larger ``declared``, the same jobs declare the same durations,
+            and further jobs declare some.
     """
     rng = random.Random(f"tenants {seed}")  # noqa: S311  # chance, no secret
     found = []
@@ -97,14 +98,18 @@ def read(path: Path) -> list[Job]:
     """Return the trace in a CSV file: jobs with ``arrival_s``, ``gpus`` and ``duration_s``, by arrival.
 
     Raises:
-        TraceError: No such file, a column is missing, or a line is no job; with the line's number.
+        TraceError: There is no such file, a column is missing, or a line is not a job. The message has the line's
+            number.
     """
     jobs: list[Job] = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
             if missing := {"arrival_s", "gpus", "duration_s"} - set(rows.fieldnames or ()):
-                raise TraceError(f"{path}: no column {', '.join(sorted(missing))}; write arrival_s,gpus,duration_s")
+                raise TraceError(
+                    f"{path}: columns are missing: {', '.join(sorted(missing))}. Write the header "
+                    "arrival_s,gpus,duration_s."
+                )
             for row in rows:
                 job = _job(path, rows.line_num, row, number=len(jobs))
                 jobs.append(job)

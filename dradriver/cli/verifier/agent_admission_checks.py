@@ -1,4 +1,4 @@
-"""Whether Kubernetes creates the pods of node agents: Pod Security forbids them, or another admission refuses them."""
+"""Whether Kubernetes creates the pods of node agents: Pod Security or another admission plugin can refuse them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ REFUSALS: Final = "reason=FailedCreate,involvedObject.kind=DaemonSet"
 
 
 def findings(labels: Mapping[str, str], events: Iterable[Mapping[str, Any]], namespace: str) -> Iterator[Finding]:
-    """Yield the finding of the check that node agents cannot be created; nothing if they can.
+    """Yield the finding that Kubernetes cannot create node agents; nothing if it can.
 
     Args:
         labels: The labels of the driver's namespace.
-        events: The Events of ``REFUSALS`` in that namespace; none if no node agent is missing.
-        namespace: Its name.
+        events: The Events of ``REFUSALS`` in that namespace; empty if no node agent is missing.
+        namespace: The driver's namespace.
     """
     level = pod_security.forbidding_level(labels)
     if level:

@@ -1,4 +1,4 @@
-"""Node agents that are missing: by what the DaemonSet wants, and by nodes whose GPUs have pods and no agent."""
+"""Node agents that are missing: the DaemonSet wants more pods, or pods use GPUs of a node without an agent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from dradriver.cli.verifier.driver_pods import NODE, SELECTOR, Pod, container_of, is_ready, pods_of
 from dradriver.cli.verifier.finding import Finding, failed, passed
 from dradriver.cluster.views.gone_node_views import GoneNode
-from dradriver.counted import counted
+from dradriver.counted import counted, first_of
 from dradriver.view.terminal_text import plain
 
 
@@ -18,9 +18,9 @@ class MissingAgent(msgspec.Struct, frozen=True, kw_only=True):
     """A node agent that is missing, for ``gputopo health``. All text in it is safe to print.
 
     Attributes:
-        node: Its node; empty if it is not known which.
-        why: How that is seen.
-        repair: What to do.
+        node: Its node; empty if the node is not known.
+        why: How the check found that it is missing.
+        repair: The repair.
     """
 
     node: str
@@ -45,7 +45,11 @@ def images(daemon_sets: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def too_few(wanted: int, pods: Sequence[Pod], ready: int, namespace: str) -> Finding | None:
-    """Return the finding of the agent checks that the DaemonSet wants more node agents than there are; else None."""
+    """Return the finding that the DaemonSet wants more node agents than there are.
+
+    The result is None if there are enough. ``wanted`` is the number that should exist, ``pods`` are those that exist,
+    and ``ready`` of these are ready.
+    """
     if len(pods) >= wanted:
         return None
     lacking = counted(wanted - len(pods), "pod is", "pods are")
@@ -58,18 +62,17 @@ def too_few(wanted: int, pods: Sequence[Pod], ready: int, namespace: str) -> Fin
 
 
 def findings(gone: Sequence[GoneNode], pods: Iterable[Pod], namespace: str) -> Iterator[Finding]:
-    """Yield the findings of the agent checks: one for each node whose agent is gone, the first five; else a PASS.
+    """Yield a finding for each of the first five nodes whose agent is gone; a PASS if there is no such node.
 
     Args:
-        gone: The nodes.
+        gone: The nodes whose agent is gone.
         pods: The pods of node agents.
-        namespace: The driver's.
+        namespace: The driver's namespace.
     """
     own = {str(pod["spec"].get("nodeName")): str(pod["metadata"]["name"]) for pod in pods}
     for node in gone[:_MOST]:
         holders = list(dict.fromkeys(holder.who for _, each in node.gpus for holder in each))
-        more = f" and {len(holders) - _MOST_HOLDERS} more" if len(holders) > _MOST_HOLDERS else ""
-        said = f"{node.name}: {node.why}: {', '.join(holders[:_MOST_HOLDERS])}{more}"
+        said = f"{node.name}: {node.why}: {first_of(holders, _MOST_HOLDERS)}"
         yield failed("agents", said, _cure(node.name, own.get(node.name), namespace))
     if len(gone) > _MOST:
         yield failed(
@@ -80,13 +83,13 @@ def findings(gone: Sequence[GoneNode], pods: Iterable[Pod], namespace: str) -> I
 
 
 def missing(gone: Sequence[GoneNode], pods: Sequence[Pod], wanted: int, namespace: str) -> list[MissingAgent]:
-    """Return the node agents that are missing: nodes without one, pods that are not ready, pods that are not made.
+    """Return the node agents that are missing: nodes without one, pods that are not ready or were not created.
 
     Args:
         gone: The nodes whose agent is gone.
         pods: The pods of the driver's namespace.
-        wanted: How many agents the DaemonSets want; 0 if that is not known.
-        namespace: The driver's.
+        wanted: Number of agents that the DaemonSets want; 0 if that is not known.
+        namespace: The driver's namespace.
     """
     agents = pods_of(pods, NODE)
     pod_of = {str(pod["spec"].get("nodeName") or ""): str(pod["metadata"]["name"]) for pod in agents}
@@ -96,7 +99,7 @@ def missing(gone: Sequence[GoneNode], pods: Sequence[Pod], wanted: int, namespac
     for pod in unready:
         node, name = str(pod["spec"].get("nodeName") or ""), str(pod["metadata"]["name"])
         if node not in names_of_gone:
-            look = f"kubectl -n {namespace} describe pod {name}; kubectl -n {namespace} logs {name} -c {NODE}"
+            look = f"Run kubectl -n {namespace} describe pod {name} and kubectl -n {namespace} logs {name} -c {NODE}"
             lacking.append(_missing(node, f"its pod {name} is not ready", look))
     if (few := too_few(wanted, agents, len(agents) - len(unready), namespace)) is not None:
         lacking.append(_missing("", few.said, few.cure))

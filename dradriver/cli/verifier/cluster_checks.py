@@ -1,4 +1,4 @@
-"""The cluster: versions, the driver's parts, what nodes publish, and who else hands out their GPUs."""
+"""The checks of the cluster: versions, the driver's components, slices, and other allocators of the GPUs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dradriver.api.base.allocating_driver import LEDGERS, OTHERS, OURS, Ledger, 
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Node, seconds
+from dradriver.api.policies.unmatched_selectors import NodeGpus
 from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.api.slices.slice_features import WITHOUT
 from dradriver.cli.cluster import gpu_faults
@@ -36,7 +37,9 @@ from dradriver.cli.verifier.driver_pods import (
     pods_of,
 )
 from dradriver.cli.verifier.finding import Finding, failed, first_few, passed, warned
+from dradriver.cluster.records.slice_records import MODE_CHANGES
 from dradriver.cluster.views.gone_node_views import GoneNode
+from dradriver.cluster.views.holder_names import Held, Hold
 from dradriver.counted import counted
 from dradriver.node.publishing.other_drivers import other_owner
 from dradriver.topology.errors import TopologyError
@@ -50,19 +53,20 @@ _LATE_S: Final = 60.0
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of the cluster.
+    """The objects that were read of the cluster.
 
     Attributes:
-        nodes: All nodes, or the one that was asked about.
-        slices: All drivers' slices.
-        pods: Those of the driver's namespace.
-        leases: Those of the driver's namespace.
+        nodes: All nodes, or the one that the user names.
+        slices: The slices of all drivers.
+        pods: The pods of the driver's namespace.
+        leases: The Leases of the driver's namespace.
         classes: Names of device classes.
-        namespace: The driver's.
-        only: The node that was asked about; empty for all.
+        namespace: The driver's namespace.
+        only: The node that the user names; empty for all.
         gone: Nodes whose agent is gone; None if that is not known.
-        agents_wanted: How many node agents the DaemonSet wants; 0 if that is not known.
-        images_wanted: The images of the node agents that it wants.
+        used: The pods that use devices, by node; empty if that is not known.
+        agents_wanted: Number of node agents that the DaemonSet wants; 0 if that is not known.
+        images_wanted: The images of these node agents.
         server: The version of the API server, as ``v1.37.2``; empty if it is not known.
     """
 
@@ -74,16 +78,17 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     only: str = ""
     gone: tuple[GoneNode, ...] | None = None
+    used: Held = {}
     agents_wanted: int = 0
     images_wanted: frozenset[str] = frozenset()
     server: str = ""
 
     def agents(self) -> list[Pod]:
-        """Return the pods of node agents that the cluster checks have seen."""
+        """Return the pods of node agents."""
         return pods_of(self.pods, NODE)
 
     def ledger(self) -> Ledger:
-        """Return for the cluster checks which driver allocates GPUs: by the option, the agents' or the slices."""
+        """Return the driver that allocates GPUs: by this command's option, the agents' option, or the slices."""
         if current_ledger() is not OURS:
             return current_ledger()
         for pod in self.agents():
@@ -94,9 +99,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ledger_of(pieces: Iterable[ResourceSlice]) -> Ledger:
-    """Return for the cluster checks which driver allocates GPUs, by the slices of all drivers.
+    """Return the driver that allocates GPUs, by the slices of all drivers.
 
-    It is another driver if that driver has devices on a node where our slices describe only the machine.
+    Another driver is returned if our slices of a node describe only the machine, and that driver has devices on the
+    node.
     """
     slices = list(pieces)
     machine_only_nodes = {
@@ -113,7 +119,10 @@ def ledger_of(pieces: Iterable[ResourceSlice]) -> Ledger:
 
 
 def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
-    """Yield the findings of the cluster checks: versions, parts of the driver, slices; ``now`` is in epoch seconds."""
+    """Yield the findings of the cluster checks: versions, the driver's components, slices.
+
+    ``seen`` has the objects of the cluster. ``now`` is in seconds since the epoch.
+    """
     yield from _versions(seen)
     yield from _runtimes(seen.nodes)
     yield from _parts(seen)
@@ -129,7 +138,10 @@ def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
 
 
 def _versions(seen: Seen) -> Iterator[Finding]:
-    """Yield whether the API server and the kubelets have versions that the driver and Kubernetes support together."""
+    """Yield findings about the versions of the API server and the kubelets.
+
+    The driver must support these versions, and Kubernetes must support them together.
+    """
     server = _minor(seen.server)
     if server is None:
         cure = "look at kubectl version, which reads the same: you need the verb get on the URL /version"
@@ -158,7 +170,10 @@ def _versions(seen: Seen) -> Iterator[Finding]:
 
 
 def _minor(version: str) -> tuple[int, int] | None:
-    """Return major and minor number of a version of Kubernetes; None if the text is none."""
+    """Return major and minor number of a Kubernetes version.
+
+    The result is None if the text is no version.
+    """
     found = numbers(version.removeprefix("v").partition("-")[0].partition("+")[0])
     return None if found is None else (found[0], found[1])
 
@@ -184,7 +199,7 @@ def _info(node: Mapping[str, Any], field: str) -> str:
 
 
 def _parts(seen: Seen) -> Iterator[Finding]:
-    """Yield whether the pods of each part of the driver are ready, and whether all run the same image."""
+    """Yield findings about the components of the driver: whether their pods are ready, and run the same image."""
     images, versions = set(seen.images_wanted), set[str]()
     for part in PARTS:
         pods = pods_of(seen.pods, part)
@@ -193,20 +208,23 @@ def _parts(seen: Seen) -> Iterator[Finding]:
         yield _pods_of_part(seen, part, pods)
     if len(images) > 1:
         yield warned(
-            "versions", f"the parts run images {first_few(sorted(images))}",
+            "versions", f"the components run different images: {first_few(sorted(images))}",
             f"wait for the rollout, or look why it stopped: kubectl -n {seen.namespace} get pods",
         )  # fmt: skip
     elif versions - {__version__}:
         yield warned(
             "versions", f"the driver has version {first_few(sorted(versions))}, and this gputopo {__version__}",
-            "install the gputopo of the driver's version: docs/install.md says how",
+            "install the gputopo of the driver's version: docs/start/install.md says how",
         )  # fmt: skip
     elif images:
-        yield passed("versions", f"all parts run {min(images)}; this is gputopo {__version__}")
+        yield passed("versions", f"all components run {min(images)}, and this is gputopo {__version__}")
 
 
 def _pods_of_part(seen: Seen, part: str, pods: Sequence[Pod]) -> Finding:
-    """Return whether a part of the driver (as the controller) has pods, and whether they are ready."""
+    """Return the finding whether a component of the driver, such as the controller, has ready pods.
+
+    ``part`` is the component, ``pods`` are its pods.
+    """
     if not pods:
         return failed(part, "it has no pods", "install the chart, or name its namespace: --driver-namespace NAME")
     ready = [pod for pod in pods if is_ready(pod)]
@@ -221,9 +239,10 @@ def _pods_of_part(seen: Seen, part: str, pods: Sequence[Pod]) -> Finding:
     warned_or_failed = warned if ready and part != NODE else failed
     are = "is" if len(ready) == 1 else "are"
     return warned_or_failed(
-        part, f"{len(ready)} of {counted(len(pods), 'pod')} {are} ready; not {first_few(unready)}",
-        f"kubectl -n {seen.namespace} logs {unready[0]} -c {part}; where it has no log: kubectl -n "
-        f"{seen.namespace} describe pod {unready[0]}",
+        part, f"{len(ready)} of {counted(len(pods), 'pod')} {are} ready. Not ready: "
+            f"{first_few(unready)}",
+        f"kubectl -n {seen.namespace} logs {unready[0]} -c {part}. If it has no log: kubectl -n {seen.namespace} "
+        f"describe pod {unready[0]}",
     )  # fmt: skip
 
 
@@ -234,10 +253,13 @@ def _leader(seen: Seen, now: float) -> Finding:
         return failed("leader", "no controller leads, so no pod is placed", cure)
     renewed = seconds(spec.get("renewTime"))
     if renewed is None or now - renewed > _LATE_S:
-        return failed("leader", f"{spec['holderIdentity']} leads, and last said so at {spec.get('renewTime')}", cure)
+        return failed(
+            "leader", f"{spec['holderIdentity']} leads, and last renewed its Lease at {spec.get('renewTime')}", cure
+        )
     if renewed - now > _LATE_S:
         return warned(
-            "leader", f"{spec['holderIdentity']} leads, and says so at {spec.get('renewTime')}, which is yet to come",
+            "leader",
+            f"{spec['holderIdentity']} leads, and renewed its Lease at {spec.get('renewTime')}, which is in the future",
             "compare the clocks of the control plane and of the controller's node: whether it still leads is not known",
         )  # fmt: skip
     return passed("leader", f"{spec['holderIdentity']} leads")
@@ -253,15 +275,30 @@ def _classes(found: frozenset[str], ledger: Ledger) -> Finding:
     return passed("device-classes", first_few(sorted(wanted)))
 
 
-def _slice_checks(seen: Seen) -> Iterator[Finding]:
-    """Yield what is wrong with the ResourceSlices of the nodes, and which of their fields the API server drops."""
-    # A pool has the name of its node. The slice with gang barrier devices belongs to no node.
+def gpus_by_node(seen: Seen) -> Iterator[NodeGpus]:
+    """Yield the nodes whose slices describe a machine, with their labels and GPUs."""
+    labels = {str(node["metadata"]["name"]): node["metadata"].get("labels") or {} for node in seen.nodes}
+    for name, slices in _pools(seen).items():
+        with contextlib.suppress(TopologyError):  # ``_slice_findings`` reports it
+            machine = resource_slices.read_machine(slices)
+            if machine is not None:
+                yield NodeGpus(name, labels.get(name, {}), machine.gpus)
+
+
+def _pools(seen: Seen) -> dict[str, list[ResourceSlice]]:
+    """Return the slices of this driver by pool, which has the name of its node."""
     pools: dict[str, list[ResourceSlice]] = {}
     for resource_slice in seen.slices:
         spec = resource_slice.spec
+        # The slice with gang barrier devices belongs to no node.
         if spec.driver == names.DRIVER and not names.is_seat(spec.driver, spec.pool.name):
             pools.setdefault(spec.pool.name, []).append(resource_slice)
+    return pools
 
+
+def _slice_checks(seen: Seen) -> Iterator[Finding]:
+    """Yield findings about the ResourceSlices of the nodes: faults in them, and fields that the API server drops."""
+    pools = _pools(seen)
     if seen.only:
         checked_nodes = {seen.only}
     else:
@@ -277,10 +314,11 @@ def _slice_checks(seen: Seen) -> Iterator[Finding]:
             continue
         # Only the newest generation of a pool counts (KEP-4381).
         newest = resource_slices.generations(pools[name], resource_slices.place_of)[0]
-        findings_of_node = _slice_findings(name, newest)
-        good_nodes += not findings_of_node
+        users = _users(seen.used, name)
+        findings_of_node = _slice_findings(name, newest, users)
+        good_nodes += all(finding.check == "taints" for finding in findings_of_node)
         yield from findings_of_node
-        yield from _lost_gpu_findings(name, newest)
+        yield from _lost_gpu_findings(name, newest, users)
         for resource_slice in newest.slices:
             # An annotation of the node agent: features of slices that the API server drops.
             missing_features.update(
@@ -291,7 +329,8 @@ def _slice_checks(seen: Seen) -> Iterator[Finding]:
         warned_or_failed = failed if seen.only else warned
         yield warned_or_failed(
             "slices", f"{first_few(nodes_without_slices)}: no slices of this driver",
-            "a node without GPUs has none; else look at its agent's log, or run gputopo verify --job NODE",
+            "a node without GPUs needs none. If the node has GPUs, read its agent's log, or run "
+            "gputopo verify --job NODE",
         )  # fmt: skip
     if good_nodes:
         yield passed("slices", f"{counted(good_nodes, 'node publishes', 'nodes publish')} a machine")
@@ -305,8 +344,30 @@ def _slice_checks(seen: Seen) -> Iterator[Finding]:
         yield passed("features", "the API server keeps all that is published")
 
 
-def _slice_findings(node: str, newest: resource_slices.Generation[ResourceSlice]) -> list[Finding]:
-    """Return what is wrong with the newest slices of a node: incomplete, unreadable, or devices with taints."""
+def _users(used: Held, node: str) -> dict[str, list[str]]:
+    """Return the pods that use each device of a node, by device name.
+
+    ``used`` has the users on all nodes. Pods that only monitor a GPU are left out.
+    """
+    users: dict[str, list[str]] = {}
+    for _, device, holder in used.get(node, ()):
+        if holder.hold is not Hold.ADMIN:
+            users.setdefault(device, []).append(holder.who)
+    return users
+
+
+def _used_by(devices: Iterable[str], users: Mapping[str, Sequence[str]]) -> str:
+    pods = list(dict.fromkeys(pod for device in devices for pod in users.get(device, ())))
+    return f", used by {first_few(pods)}" if pods else ""
+
+
+def _slice_findings(
+    node: str, newest: resource_slices.Generation[ResourceSlice], users: Mapping[str, Sequence[str]]
+) -> list[Finding]:
+    """Return findings about the newest slices of a node: incomplete, unreadable, or devices with taints.
+
+    ``users`` has the pods that use each device.
+    """
     cure = "look at the node agent's log, and restart its pod if it stays so"
     if len(newest.slices) < newest.said:
         said = f"{node}: {len(newest.slices)} of {newest.said} slices are there: nothing is allocated from them"
@@ -319,24 +380,25 @@ def _slice_findings(node: str, newest: resource_slices.Generation[ResourceSlice]
         return [failed("slices", f"{node}: no slice has the machine", cure)]
     missing = _missing_gpus(machine, newest)
     unpublished = [warned("slices", f"{node}: {_are(missing)} in no slice", cure)] if missing else []
-    taints = Counter(
-        (taint.key, taint.value)
-        for piece in newest.slices
-        for device in piece.spec.devices
-        for taint in device.taints or ()
-    )
+    tainted: dict[tuple[str, str], list[str]] = {}  # names of devices, by key and value of the taint
+    for piece in newest.slices:
+        for device in piece.spec.devices:
+            for taint in device.taints or ():
+                if taint.key != MODE_CHANGES:
+                    tainted.setdefault((taint.key, taint.value), []).append(device.name)
     return unpublished + [
         warned(
             "taints",
-            f"{node}: {counted(count, 'device has', 'devices have')} the taint {key}{'=' if value else ''}{value}",
+            f"{node}: {counted(len(devices), 'device has', 'devices have')} the taint {key}"
+            f"{'=' if value else ''}{value}{_used_by(devices, users)}",
             _cure(key, value),
         )
-        for (key, value), count in sorted(taints.items())
+        for (key, value), devices in sorted(tainted.items())
     ]
 
 
 def _missing_gpus(machine: Machine, newest: resource_slices.Generation[ResourceSlice]) -> list[str]:
-    """Return the GPUs of a machine for which its slices have no device, by their labels."""
+    """Return the names of the machine's GPUs for which its newest slices have no device."""
     if any(map(resource_slices.is_machine_alone, newest.slices)):
         return []  # another driver has the devices
     devices = [device for piece in newest.slices for device in piece.spec.devices]
@@ -350,30 +412,43 @@ def _are(names: Sequence[str]) -> str:
 
 
 def _cure(key: str, value: str) -> str:
-    """Return what to do about a taint: the repair of its fault, if it is one of a GPU's."""
+    """Return the meaning of a GPU's taint with this key and value, and the repair."""
     words, repair = gpu_faults.repair(key, value)
-    return f"{words}; {repair[:1].lower()}{repair[1:].rstrip('.')}"
+    return f"{words}. {repair.rstrip('.')}"
 
 
-def _lost_gpu_findings(node: str, newest: resource_slices.Generation[ResourceSlice]) -> list[Finding]:
-    """Return a warning for each GPU that the node lost."""
+def _lost_gpu_findings(
+    node: str, newest: resource_slices.Generation[ResourceSlice], users: Mapping[str, Sequence[str]]
+) -> list[Finding]:
+    """Return a warning for each GPU that the node lost, as its newest slices report.
+
+    ``users`` has the pods that use each device.
+    """
     machine = None
     with contextlib.suppress(TopologyError):  # of which there is a finding already
         machine = resource_slices.read_machine(newest.slices)
     return [
-        warned("lost-gpus", f"{node}: {gpu.described} is not on the node any more", gpu_faults.LOST.repair)
+        warned(
+            "lost-gpus",
+            f"{node}: {gpu.described} is not on the node any more"
+            + _used_by([resource_slices.device_name(gpu.uuid)], users),
+            gpu_faults.LOST.repair,
+        )
         for gpu in lost_gpus.read(newest.slices, machine)
     ]
 
 
 def _offered(seen: Seen, ledger: Ledger) -> Finding:
-    """Return whether the other driver has devices on the nodes whose machines are known."""
+    """Return the finding whether the other driver, which allocates GPUs, has devices on all nodes that need them.
+
+    ``ledger`` is that driver. These are the nodes for which our agents publish only the machine.
+    """
     wanted = {piece.spec.pool.name for piece in seen.slices if resource_slices.is_machine_alone(piece)}
     wanted &= {seen.only} if seen.only else wanted
     there = {piece.spec.node_name for piece in seen.slices if piece.spec.driver == ledger.driver and piece.spec.devices}
     if lacking := sorted(wanted - there):
         return failed(
-            "slices", f"{first_few(lacking)}: no devices of {ledger.driver}, which hands out the GPUs",
+            "slices", f"{first_few(lacking)}: no devices of {ledger.driver}, which allocates the GPUs",
             "look at that driver's kubelet plugin on the node: kubectl get pods -A --field-selector "
             f"spec.nodeName={lacking[0]}",
         )  # fmt: skip
@@ -381,9 +456,10 @@ def _offered(seen: Seen, ledger: Ledger) -> Finding:
 
 
 def _other_allocators(seen: Seen, ledger: Ledger) -> Iterator[Finding]:
-    """Yield the nodes where something else than the driver ``ledger`` allocates GPUs, for example a device plugin.
+    """Yield findings about nodes where a second allocator manages the GPUs, for example a device plugin.
 
-    This is a failure on nodes with our slices, because both would allocate the same GPUs.
+    ``ledger`` is the driver that should allocate them. The finding is a failure on nodes with our slices, because both
+    would allocate the same GPUs.
     """
     our_nodes = {
         resource_slice.spec.pool.name for resource_slice in seen.slices if resource_slice.spec.driver == names.DRIVER
@@ -408,16 +484,16 @@ def _other_allocators(seen: Seen, ledger: Ledger) -> Iterator[Finding]:
             also = f", and so does {'this driver' if ledger is OURS else ledger.driver}"
             yield warned_or_failed(
                 "other-drivers", f"{name}: {owner}" + (also if name in our_nodes else ""),
-                "have only one of them hand out a node's GPUs: docs/migrating.md says how to change, docs/addon.md "
-                "how to go on with NVIDIA's driver or AMD's",
+                "let only one of them allocate a node's GPUs: docs/tasks/migrating.md says how to change, "
+                "docs/tasks/addon.md how to keep NVIDIA's driver or AMD's",
             )  # fmt: skip
     if not has_other:
         than = "" if ledger is OURS else f" than {ledger.driver}"
-        yield passed("other-drivers", f"nothing else{than} hands out GPUs of these nodes")
+        yield passed("other-drivers", f"nothing else{than} allocates GPUs of these nodes")
 
 
 def clock(date: str = "") -> float:
-    """Return the time for checks of the cluster, epoch seconds: by a header ``Date``, else by this machine's clock."""
+    """Return the present time in seconds since the epoch: from a ``Date`` header, else this machine's clock."""
     try:
         return email.utils.parsedate_to_datetime(date).timestamp()
     except ValueError:

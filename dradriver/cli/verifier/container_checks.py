@@ -1,4 +1,4 @@
-"""How GPUs come into this machine's containers: the toolkit, CDI specifications, and whether the runtime has CDI on."""
+"""How containers on this machine get GPUs: the toolkit, CDI specifications, and whether the runtime has CDI enabled."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _RESTART: Final = "restart the node agent's pod, and look at its log, which says
 
 
 def findings(machine: Machine | None, *, host_root: Path, cdi_root: Path, is_ours: bool) -> Iterator[Finding]:
-    """Yield the findings of the container checks on the way of GPUs into containers: toolkit, CDI, runtime.
+    """Yield the findings about the way of GPUs into containers: toolkit, CDI specifications, runtime.
 
     Args:
-        machine: This one; without it no specification can be compared.
-        host_root: Where the host's files are.
-        cdi_root: Where the runtime looks for CDI specifications.
-        is_ours: Whether the driver's own devices are handed out: beside another's, the agent writes no specification.
+        machine: This machine; None if it cannot be read. Then CDI specifications are not compared.
+        host_root: The folder with the host's files.
+        cdi_root: The folder where the runtime looks for CDI specifications.
+        is_ours: Whether this driver allocates the GPUs. If another one does, the agent writes no specification.
     """
     if machine is not None and machine.vendor is not NVIDIA:
         yield _runtime(host_root)
@@ -49,7 +49,8 @@ def _toolkit(host_root: Path) -> Finding:
         return passed("toolkit", f"the host has {found.program}")
     return warned(
         "toolkit", "the host has no NVIDIA Container Toolkit: the agent takes its image's",
-        "nothing, while all GPUs are in the base specification; else install it, 1.15 or newer",
+        "nothing, if all GPUs are in the base specification. Otherwise install version 1.15 or "
+        "newer",
     )  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def _runtime(host_root: Path) -> Finding:
         runtime = importlib.import_module("dradriver.node.health.cdi_runtime_check")
     except ImportError:
         return warned(
-            "cdi", "grpcio, by which the runtime is asked, is not here",
+            "cdi", "the package grpcio, which asks the runtime, is not installed",
             "run the Job that gputopo verify --job NODE prints, or pip install 'gpu-topology-dra[node]'",
         )  # fmt: skip
     trouble = asyncio.run(runtime.trouble(host_root))
@@ -74,12 +75,13 @@ def _runtime(host_root: Path) -> Finding:
         return passed("cdi", "CRI-O always gives containers CDI devices")
     return warned(
         "cdi", f"no containerd or CRI-O is to be found below {host_root}",
-        "give --host-root; containerd 2 and CRI-O have CDI on, containerd 1.7 needs enable_cdi = true",
+        "write --host-root. containerd 2 and CRI-O have CDI on by default, and containerd 1.7 "
+        "needs enable_cdi = true",
     )  # fmt: skip
 
 
 def _device_nodes(machine: Machine, cdi_root: Path) -> Finding:
-    """Return whether the specification of AMD's GPUs, which brings their device nodes, has all of them."""
+    """Return the finding whether the CDI specification of AMD's GPUs has the device nodes of all GPUs."""
     path = cdi_root / GPU_FILE
     try:
         named = names_in(path.read_bytes())
@@ -109,7 +111,7 @@ def _specification(machine: Machine, host_root: Path, cdi_root: Path) -> Iterato
     if not wrong:
         yield passed(
             "base-specification",
-            f"{path} has the {counted(len(whole), 'GPU that is', 'GPUs that are')} handed out whole",
+            f"{path} has the {counted(len(whole), 'GPU that is', 'GPUs that are')} allocated whole",
         )
 
 
@@ -118,5 +120,6 @@ def _others(machine: Machine, host_root: Path, cdi_root: Path) -> Iterator[Findi
         if why := one.unfit(machine.driver_version):
             yield warned(
                 "cdi-specifications", why,
-                "have whoever wrote it write it anew (nvidia-ctk cdi generate), or delete it: other tools read it, too",
+                "generate it again (nvidia-ctk cdi generate), or delete it. Other tools read it, "
+                "too",
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which pods are the driver's parts, and with what arguments they run."""
+"""The pods of the driver's components, and the arguments with which they run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ CONTROLLER: Final = "controller"
 VERSION: Final = "app.kubernetes.io/version"
 LEASE: Final = "gpu-topology-controller"  # of the controller that leads
 SELECTOR: Final = f"{COMPONENT}={NODE},{_PART_OF[0]}={_PART_OF[1]}"
+WEBHOOK_SELECTOR: Final = f"{COMPONENT}={WEBHOOK},{_PART_OF[0]}={_PART_OF[1]}"  # of the webhook's configurations
 _OVER: Final = ("Succeeded", "Failed")
 
 
 def pods_of(pods: Iterable[Pod], part: str) -> list[Pod]:
-    """Return the pods of one of the driver's parts (controller, webhook, node agent), without those that have ended."""
+    """Return the pods of one component (controller, webhook, node agent), without those that have ended."""
     found = []
     for pod in pods:
         labels = pod["metadata"].get("labels") or {}
@@ -30,7 +31,10 @@ def pods_of(pods: Iterable[Pod], part: str) -> list[Pod]:
 
 
 def container_of(pod: Pod, part: str) -> Mapping[str, Any] | None:
-    """Return the driver's own container in one of its pods: others may have been added."""
+    """Return the container of the component ``part`` in one of the driver's pods; else None.
+
+    The pod may have other containers, which an administrator or a service mesh adds.
+    """
     return next((one for one in pod["spec"]["containers"] if one.get("name") == part), None)
 
 

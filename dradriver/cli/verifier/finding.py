@@ -1,4 +1,4 @@
-"""A finding: what one check of ``gputopo verify`` says."""
+"""A finding: the result of one check of ``gputopo verify``."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from typing import Final
 
 import msgspec
 
+from dradriver.counted import first_of
 from dradriver.view.terminal_text import plain
 
 _MOST: Final = 5  # names in one sentence
 
 
 class Status(enum.Enum):
-    """How it is."""
+    """The status of a finding."""
 
     PASS = "PASS"  # noqa: S105 - no password
     WARN = "WARN"
     FAIL = "FAIL"
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """What one check says. All text in it is safe to print.
+class Finding(msgspec.Struct, frozen=True, rename={"said": "message"}):
+    """The result of one check. All text in it is safe to print.
 
     Attributes:
         check: The check's name.
-        status: How it is.
-        said: What was seen.
-        cure: What to do about it; empty where all is well.
+        status: The status.
+        said: What the check found.
+        cure: The repair; empty if nothing is wrong.
     """
 
     check: str
@@ -38,27 +39,32 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def passed(check: str, said: str) -> Finding:
-    """Return the finding of a check that passed."""
+    """Return a finding with status PASS and the message ``said``."""
     return Finding(check, Status.PASS, plain(said))
 
 
 def warned(check: str, said: str, cure: str) -> Finding:
-    """Return the finding of a check that warns: something may matter to some pods."""
+    """Return a finding with status WARN: some pods may be affected.
+
+    ``said`` is the message, ``cure`` the repair.
+    """
     return Finding(check, Status.WARN, plain(said), plain(cure))
 
 
 def failed(check: str, said: str, cure: str) -> Finding:
-    """Return the finding of a check that failed: pods do not get what they should."""
+    """Return a finding with status FAIL: pods do not get the GPUs or settings they should.
+
+    ``said`` is the message, ``cure`` the repair.
+    """
     return Finding(check, Status.FAIL, plain(said), plain(cure))
 
 
 def worst(findings: Iterable[Finding]) -> Status:
-    """Return the worst of some findings."""
+    """Return the worst status of some findings."""
     found = {one.status for one in findings}
     return next((status for status in (Status.FAIL, Status.WARN) if status in found), Status.PASS)
 
 
 def first_few(texts: Sequence[str]) -> str:
     """Return the first five of the texts of a finding, and how many more there are."""
-    more = f" and {len(texts) - _MOST} more" if len(texts) > _MOST else ""
-    return ", ".join(texts[:_MOST]) + more
+    return first_of(texts, _MOST)

@@ -1,4 +1,4 @@
-"""The Job that looks at a node from inside, with the rights and mounts of the node's agent."""
+"""The Job that checks a node from inside, with the rights and mounts of the node's agent."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NODE_NAME_LENGTH: Final = 32  # characters of a node's name in a Job's, which h
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a node's agent that the Job takes over.
+    """The settings of a node's agent that the Job uses, too.
 
     Attributes:
         image: Its image, which has ``gputopo``.
         account: Its service account, which may read slices.
-        driver_root: Root of the file system that holds the GPU driver, on the host.
-        cdi_root: Where the container runtime looks for CDI specifications.
+        driver_root: Root of the file system that has the GPU driver, on the host.
+        cdi_root: The folder where the container runtime looks for CDI specifications.
         ledger: The name of the DRA driver that allocates GPUs.
         pull_secrets: The secrets with which its image is pulled.
     """
@@ -92,9 +92,10 @@ def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
 
 
 def of_agent(pods: Iterable[Mapping[str, Any]], node: str) -> Agent | None:
-    """Return the settings of a node's agent, else of any agent, for the Job; None if there is no agent.
+    """Return the settings of a node's agent, else of any agent, for the Job.
 
-    The driver's root is that of the host, without the folder below which the agent has the host's files.
+    The result is None if there is no agent. ``driver_root`` is the path on the host, without the folder in which the
+    agent's container has the host's files.
     """
     for pod in sorted(pods, key=lambda pod: pod["spec"].get("nodeName") != node):
         container = container_of(pod, NODE)

@@ -1,4 +1,4 @@
-"""This machine: driver, GPUs, links, MIG, MPS, and whether its slices tell of it as it is."""
+"""The checks of this machine: driver, GPUs, links, MIG, MPS, and whether the node's slices describe it correctly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TOPOLOGY: Final = {NVIDIA.word: "nvidia-smi topo -m and nvidia-smi nvlink -s", 
 
 
 class Read(NamedTuple):
-    """A machine, what could not be read of it, and what is wrong with its GPUs, by uuid."""
+    """A machine, the problems while it was read, and the faults of its GPUs by uuid."""
 
     machine: Machine
     problems: tuple[Problem, ...]
@@ -76,29 +76,34 @@ def read(*, driver_root: Path | None, host_root: Path) -> Read | Finding:
     except (DriverError, OSError) as error:
         return failed(
             "driver", str(error),
-            "install NVIDIA's driver and look at nvidia-smi on the node; where the driver is below another root "
-            "(/run/nvidia/driver of the GPU Operator) give --driver-root, and the chart's driverRoot",
+            "install NVIDIA's driver and run nvidia-smi on the node. If the driver is below another root "
+            "(/run/nvidia/driver of the GPU Operator), write --driver-root, and set driverRoot in the chart",
         )  # fmt: skip
     return Read(nvidia.machine, nvidia.problems, nvidia.faults)
 
 
 def _nics_of_this_boot(host_root: Path) -> KeptNics:
-    """Return the network cards that the agent saw in this boot, which pods may have now; none where it has no file.
+    """Return the network cards that the agent has seen since this boot, from the agent's file.
+
+    Pods may have these cards now, so that the host does not see them. The result is empty without a file.
 
     Raises:
-        OSError: The kernel does not say which boot this is.
+        OSError: The kernel does not give the boot id.
     """
     return KeptNics(host_root / _CARDS, boot=boot.boot_id(), writes=False)
 
 
 def findings(found: Read, *, driver_root: Path | None, host_root: Path) -> Iterator[Finding]:
-    """Yield the findings of the machine checks of ``gputopo verify``: driver, GPUs, links, MIG, MPS."""
+    """Yield the findings of the machine checks of ``gputopo verify``: driver, GPUs, links, MIG, MPS.
+
+    ``found`` is the machine as ``read`` returned it.
+    """
     machine = found.machine
     if machine.vendor is not NVIDIA:
         yield passed("driver", f"amdgpu {machine.driver_version or 'of the kernel'}")
         yield from _gpus(found)
         yield _against_profile(machine)
-        yield passed("parts", f"there are none of {machine.vendor.word}'s GPUs: MIG and MPS are not looked at")
+        yield passed("fractions", f"{machine.vendor.word}'s GPUs have none here: MIG and MPS are not checked")
         return
     yield passed(
         "driver", f"{machine.driver_version or 'its version is not known'}, CUDA {machine.cuda_version or '?'}"
@@ -123,7 +128,7 @@ def _gpus(found: Read) -> Iterator[Finding]:
         yield warned(
             "gpus",
             str(problem),
-            f"look at {_TOOL[found.machine.vendor.word]} on the node; what is said here counts until it changes",
+            f"run {_TOOL[found.machine.vendor.word]} on the node. The driver uses this reading until it changes",
         )
     if not ill:
         yield passed("gpus", ", ".join(f"{count} x {product}" for product, count in sorted(products.items())))
@@ -140,7 +145,7 @@ def _links(machine: Machine) -> Iterator[Finding]:
 
 
 def _against_profile(machine: Machine) -> Finding:
-    """Return whether the links are those of a profile of such GPUs, as many as there are here."""
+    """Return the finding whether the links equal those of a profile with the same product and number of GPUs."""
     mine = sorted(one.links for one in of_machine(machine))
     products = Counter(gpu.product for gpu in machine.gpus)
     alike = [
@@ -154,7 +159,7 @@ def _against_profile(machine: Machine) -> Finding:
         return passed("profile", f"the links are those of {' or '.join(alike)}")
     return warned(
         "profile", f"the GPUs are those of {' or '.join(alike)}, and the links are not: {mine} by GPU",
-        f"look at {_TOPOLOGY[machine.vendor.word]}; a virtual machine may not be shown all of them",
+        f"look at {_TOPOLOGY[machine.vendor.word]}. A virtual machine may not see all links",
     )  # fmt: skip
 
 
@@ -163,7 +168,7 @@ def _mig(machine: Machine) -> Finding:
     if not on:
         able = sum(bool(gpu.profiles) for gpu in machine.gpus)
         return passed(
-            "mig", f"no GPU is in MIG mode; {able} of {len(machine.gpus)} can be" if able else "not to be had"
+            "mig", f"no GPU is in MIG mode, and {able} of {len(machine.gpus)} can be" if able else "not supported"
         )
     return passed(
         "mig", f"{len(on)} of {counted(len(machine.gpus), 'GPU')} {'is' if len(on) == 1 else 'are'} in MIG mode"
@@ -177,23 +182,32 @@ def _mps(root: Path) -> Finding:
             return passed("mps", f"/{place} is there")
     return warned(
         "mps", f"no nvidia-cuda-mps-control below {root}",
-        "shares by MPS (shared: mps) need it: install the driver's compute programs; nothing else does",
+        "shares by MPS (shared: mps) need it, and nothing else does. Install the compute "
+        "programs of the GPU driver",
     )  # fmt: skip
 
 
 def against_slices(machine: Machine, published: Machine | None, node: str, namespace: str) -> Finding:
-    """Return the finding of the machine check whether a node's slices describe the machine as it is."""
+    """Return the finding whether a node's slices describe this machine correctly.
+
+    Args:
+        machine: This machine.
+        published: The machine in the node's slices; None if they have none.
+        node: The node.
+        namespace: The driver's namespace.
+    """
     log = f"find it by kubectl -n {namespace} get pods -l {SELECTOR} --field-selector spec.nodeName={node}"
     if published is None:
         return failed(
             "slices", f"node {node} has no slices of this driver with its machine",
-            f"look at the log of the node agent's pod; {log}",
+            f"read the log of the node agent's pod: {log}",
         )  # fmt: skip
     differences = [*_differences(machine, published)]
     if differences:
         return failed(
             "slices", f"the slices of node {node} differ from the machine: {'; '.join(differences[:_MOST])}",
-            f"look at the log of the node agent's pod, and restart that if it stays so for a minute; {log}",
+            "read the log of the node agent's pod, and restart the pod if this lasts a minute: "
+            f"{log}",
         )  # fmt: skip
     return passed(
         "slices", f"the slices of node {node} have the same {counted(len(machine.gpus), 'GPU')}, with the same links"

@@ -1,4 +1,4 @@
-"""This machine's network cards: their ports beside their siblings', which GPUs are near, and GPUDirect."""
+"""The checks of this machine's network cards: the state of their ports, which GPUs are near, and GPUDirect."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
+from dradriver.counted import first_of
 from dradriver.node.discovery import sysfs
 from dradriver.node.nics import gpudirect, ports, troubles
 from dradriver.node.nics.ports import NicState, Port
@@ -29,9 +30,9 @@ def findings(
 
     Args:
         before: The cards when the check began.
-        after: The cards a moment later: an error counter that grew in between is a fault that lasts.
+        after: The cards a moment later. An error counter that grew in between shows a fault that still exists.
         machine: The machine; None if it cannot be read.
-        host_root: Where the host's files are.
+        host_root: The folder with the host's files.
     """
     if machine is not None:
         yield _count_finding(machine, {nic.name for nic in after}, host_root)
@@ -75,7 +76,8 @@ def _count_finding(machine: Machine, there: Collection[str], root: Path) -> Find
     told = [f"{nic.name} {sysfs.text(net / nic.name / 'operstate')[:16] or '?'}" for nic in machine.nics[:_MAX_NAMED]]
     return warned(
         "nics", f"{len(machine.nics)} network cards, none with RDMA" + (f": {', '.join(told)}" if told else ""),
-        "pods of several nodes talk over TCP; load the cards' RDMA driver if they have one (rdma link)",
+        "pods of several nodes communicate over TCP. If the cards have an RDMA driver, load it "
+        "(rdma link)",
     )  # fmt: skip
 
 
@@ -123,8 +125,7 @@ def _nearest_nic_findings(machine: Machine) -> Iterator[Finding]:
     for position, gpu in enumerate(machine.gpus if machine.nics else ()):
         best = min(row[position] for row in machine.nic_paths)
         near = [nic.name for nic, row in zip(machine.nics, machine.nic_paths, strict=True) if row[position] == best]
-        more = f" and {len(near) - _MAX_NAMED} more" if len(near) > _MAX_NAMED else ""
-        yield passed("gpu-nics", f"GPU {gpu.index}: nearest {', '.join(near[:_MAX_NAMED])}{more} ({best.name})")
+        yield passed("gpu-nics", f"GPU {gpu.index}: nearest {first_of(near, _MAX_NAMED)} ({best.name})")
 
 
 def _gpudirect_findings(machine: Machine, root: Path) -> Iterator[Finding]:
@@ -148,10 +149,10 @@ def _error_finding(before: Sequence[NicState], after: Sequence[NicState]) -> Fin
     ]
     if not grown:
         return passed("nic-errors", "no error counter grew while this looked")
-    more = f" and {len(grown) - _MAX_NAMED} more" if len(grown) > _MAX_NAMED else ""
     return warned(
-        "nic-errors", f"grew while this looked: {', '.join(grown[:_MAX_NAMED])}{more}",
-        "seat the cable and transceiver anew, or replace them; port_xmit_discards alone is congestion",
+        "nic-errors", f"grew while this looked: {first_of(grown, _MAX_NAMED)}",
+        "reseat the cable and transceiver, or replace them. port_xmit_discards alone means "
+        "congestion",
     )  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def _link_loss_findings(nics: Sequence[NicState]) -> Iterator[Finding]:
                     "nic-errors",
                     f"port {at.port} of {at.nic} lost its link {total} times since its driver was loaded, "
                     f"half of its siblings {usual} times or fewer",
-                    "if it was not mended since: seat the cable and transceiver anew, or replace them",
+                    "if it was not repaired since: reseat the cable and transceiver, or replace them",
                 )
 
 

@@ -1,20 +1,21 @@
 """Whether the driver's processes use the policies of the ConfigMap; ``gputopo verify`` calls this.
 
-The controller that leads writes on its Lease which policies it uses. The controllers that stand by, webhook and node
-agents own no object that they could write on. Their metric has the digest, and the API server's proxy reads it.
+The leading controller writes the digest of its policies on its Lease. Standby controllers, webhook and node agents own
+no object that they could write on. Their metrics have the digest, and the API server's proxy reads these.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.policies.policy_sections import Policies
+from dradriver.api.policies.unmatched_selectors import NodeGpus, unmatched
 from dradriver.cli.cluster.policies_in_force import InForce
 from dradriver.cli.verifier.driver_pods import (
     COMPONENT,
@@ -27,45 +28,50 @@ from dradriver.cli.verifier.driver_pods import (
     is_ready,
     pods_of,
 )
-from dradriver.cli.verifier.finding import Finding, first_few, passed, warned
+from dradriver.cli.verifier.finding import Finding, failed, first_few, passed, warned
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.connection import TooLongError
 from dradriver.kube.resources import PODS
+from dradriver.reason import sentences
 
 METRIC: Final = b"gpu_topology_policies_digest "
 _MAX_AT_ONCE: Final = 16
 _ASKING_S: Final = 20.0  # for all pods together: a proxy that reaches no pod needs 30 s for each
+_MOST_NAMED: Final = 8  # pods in a command
 _METRICS_BYTES: Final = 4 * 2**20
 
 
 class Used(msgspec.Struct, frozen=True):
-    """Which policies the pods of controller, webhook and node agents use.
+    """The policies that the pods of controller, webhook and node agents use.
 
     Attributes:
-        fingerprints: Of their policies, by the names of pods; empty if the pod's metrics do not say.
-        unknown: Why the pod could not be asked, by the names of pods.
+        fingerprints: The digest of the policies, by pod name; empty if the pod's metrics do not have it.
+        unknown: Why the pod's metrics could not be read, by pod name.
+        parts: The component of the driver, such as the controller, by pod name.
     """
 
     fingerprints: Mapping[str, str]
     unknown: Mapping[str, str]
+    parts: Mapping[str, str]
 
 
 async def ask(client: Client, pods: Iterable[Pod], namespace: str) -> Used:
-    """Return for the policies checks which policies the driver's ready pods use, by their metrics.
+    """Return which policies the driver's ready pods use, from their metrics.
 
     Args:
-        client: An entered client.
+        client: The API server's client, inside its ``async with`` block.
         pods: The pods of the driver's namespace.
         namespace: The driver's namespace.
     """
     # Each pod serves its metrics on the port named ``health``.
-    port_of_pod = {
-        str(pod["metadata"]["name"]): _health_port(pod, part)
+    ready = [
+        (str(pod["metadata"]["name"]), part, _health_port(pod, part))
         for part in (CONTROLLER, WEBHOOK, NODE)
         for pod in pods_of(pods, part)
         if is_ready(pod)
-    }
+    ]
+    port_of_pod = {name: port for name, _, port in ready}
     fingerprints: dict[str, str] = {}
     failures = dict.fromkeys(port_of_pod, f"no answer in {_ASKING_S:g} s")  # until a pod answers
     connections = asyncio.Semaphore(_MAX_AT_ONCE)
@@ -88,7 +94,7 @@ async def ask(client: Client, pods: Iterable[Pod], namespace: str) -> Used:
         async with asyncio.timeout(_ASKING_S), asyncio.TaskGroup() as tasks:
             for name, port in port_of_pod.items():
                 tasks.create_task(ask_pod(name, port))
-    return Used(fingerprints, failures)
+    return Used(fingerprints, failures, {name: part for name, part, _ in ready})
 
 
 def _health_port(pod: Pod, part: str) -> int:
@@ -97,11 +103,13 @@ def _health_port(pod: Pod, part: str) -> int:
 
 
 def _fingerprint(metrics: bytes) -> str:
-    """Return the fingerprint of the policies that a process uses, empty if its metrics do not say.
+    """Return the digest of the policies that a process uses.
+
+    The result is empty if the metrics of the process do not have it.
 
     Raises:
-        ValueError: They cannot be read.
-        OverflowError: They say infinity.
+        ValueError: The metrics cannot be read.
+        OverflowError: A metric is infinite.
     """
     for line in metrics.splitlines():
         if line.startswith(METRIC):
@@ -110,31 +118,40 @@ def _fingerprint(metrics: bytes) -> str:
 
 
 def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, namespace: str) -> Finding:
-    """Return the finding of the policies checks: whether all processes use the policies that the ConfigMap holds.
+    """Return the finding whether all processes use the policies in the ConfigMap.
 
-    The first trouble counts, in the order in which it explains the others: the file, the controller, the other pods.
+    Only the first problem is reported. The order is file, controller, other pods, because an earlier problem causes the
+    later ones.
 
     Args:
         leases: The leases of the driver's namespace.
         used: The policies that the driver's pods use, as digests (``fingerprints``) by the pod's name.
-        stored: The policies in the chart's ConfigMap; ``trouble`` says why they cannot be used.
+        stored: The policies in the chart's ConfigMap; ``trouble`` says why they cannot be used, ``error`` what is wrong
+            in them.
         namespace: The driver's namespace.
     """
     check, stored_digest = "policies", stored.policies.fingerprint
+    if stored.error:
+        return failed(
+            check, sentences(stored.error, "The controller keeps the last valid file"),
+            "run gputopo policies check FILE with your file, correct it, and upgrade the chart. To go back: "
+            f"helm rollback RELEASE --namespace {namespace}",
+        )  # fmt: skip
     if stored.trouble:
-        return warned(check, stored.trouble, "gputopo policies check FILE names what is wrong in a policies file")
+        return warned(check, stored.trouble, "do what the message says, and repeat this command")
 
     log = f"kubectl -n {namespace} logs -l {COMPONENT}=controller"
     leader_digest = _fingerprint_of_leader(leases)
     if not leader_digest:
         return warned(
             check, "no controller says which policies it uses",
-            f"see the check leader; a controller of an older release says nothing: {log}",
+            f"see the check leader. A controller of an older release does not say it: {log}",
         )  # fmt: skip
     if leader_digest != stored_digest:
         return warned(
             check, f"the controller uses policies with digest {leader_digest}, and the ConfigMap has {stored_digest}",
-            f"repeat this command after 10 s; if it says the same, the controller cannot read the ConfigMap: {log}",
+            "repeat this command after 10 s. If it says the same, the controller cannot read the "
+            f"ConfigMap: {log}",
         )  # fmt: skip
 
     outdated_pods = sorted(name for name, digest in used.fingerprints.items() if digest not in ("", stored_digest))
@@ -142,8 +159,8 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
         return warned(
             check, f"the digest {stored_digest} of the controller and the ConfigMap is not that of "
             f"{first_few(outdated_pods)}",
-            "the kubelet brings a changed ConfigMap into a pod within about 75 s: repeat this command after that; if "
-            f"it says the same, delete the pods: kubectl -n {namespace} delete pod {outdated_pods[0]}",
+            "the kubelet brings a changed ConfigMap into a pod within about 75 s: repeat this command after that. If "
+            f"it says the same, {_restart(outdated_pods, used.parts, namespace)}",
         )  # fmt: skip
     if used.unknown:
         name, why = min(used.unknown.items())
@@ -156,7 +173,8 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
     if pods_without_digest:
         return warned(
             check, f"the metrics of {first_few(pods_without_digest)} do not say which policies these pods use",
-            f"look at the pod's log and its image: kubectl -n {namespace} describe pod {pods_without_digest[0]}",
+            f"look at the image of these pods: kubectl -n {namespace} describe pod "
+            f"{' '.join(pods_without_digest[:_MOST_NAMED])}",
         )  # fmt: skip
 
     count = len(used.fingerprints)
@@ -166,10 +184,38 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
     return passed(check, f"{pods} those of the ConfigMap, digest {stored_digest}")
 
 
-def _fingerprint_of_leader(leases: Iterable[Mapping[str, Any]]) -> str:
-    """Return the fingerprint of the policies that the leading controller uses, empty if it does not say.
+def unmatched_selectors(policies: Policies, nodes: Iterable[NodeGpus]) -> Iterator[Finding]:
+    """Yield a warning about each cap and partition of the policies that selects no GPU of the cluster."""
+    for messages in unmatched(policies.tenants, nodes).values():
+        for message in messages:
+            yield warned(
+                "policies", message,
+                "correct the value policies, and upgrade the chart. Nothing, if the GPUs come later",
+            )  # fmt: skip
 
-    A controller of an earlier release leaves its predecessor's annotation on the Lease, so the holder counts.
+
+def _restart(outdated: Sequence[str], parts: Mapping[str, str], namespace: str) -> str:
+    """Return how to start pods again: by their names, or by their owners if they are many.
+
+    Args:
+        outdated: Names of the pods.
+        parts: The component of each pod.
+        namespace: The driver's namespace.
+    """
+    if len(outdated) <= _MOST_NAMED:
+        return f"delete the pods: kubectl -n {namespace} delete pod {' '.join(outdated)}"
+    commands = [
+        f"kubectl -n {namespace} rollout restart {'daemonset' if part == NODE else 'deployment'} -l {COMPONENT}={part}"
+        for part in sorted({parts[name] for name in outdated})
+    ]
+    return f"restart these {len(outdated)} pods by their owners: {'; '.join(commands)}"
+
+
+def _fingerprint_of_leader(leases: Iterable[Mapping[str, Any]]) -> str:
+    """Return the digest of the policies that the leading controller uses.
+
+    The result is empty if the Lease does not have it. A controller of an earlier release does not replace its
+    predecessor's annotation on the Lease. So the annotation counts only if it names the present holder.
     """
     for lease in leases:
         if lease["metadata"]["name"] == LEASE:

@@ -1,4 +1,4 @@
-"""The rights of the user who runs ``gputopo verify``, by SelfSubjectAccessReview: which commands will work."""
+"""The rights of the user who runs ``gputopo verify``, by SelfSubjectAccessReview, and the commands that need them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ WANTED: Final = (
 
 
 async def findings(client: Client, namespace: str) -> list[Finding]:
-    """Return the findings of the rights checks: which objects the user may not list, and which commands need them.
+    """Return the findings about objects that the user may not list, and the commands that need them.
 
     Raises:
-        ApiError: The server refuses to say.
-        Unreachable: No answer.
+        ApiError: The API server refuses the review.
+        Unreachable: The API server does not answer.
     """
     return [one async for one in _findings(client, namespace)]
 

@@ -1,7 +1,7 @@
-"""The whole cluster cache.
+"""The cluster cache as a whole.
 
-cluster_cache  everything, as reflectors and writers change it
-snapshot  what a decision sees, and what would be if pods were gone or nodes left out
-accounting  which parts of the cache change with a pod or a claim
-feature_books  which books of features change with it: those that it concerns
+cluster_cache  the cache itself, which reflectors and writers update
+snapshot       the read-only view that a decision uses, also for "what if these pods were gone"
+accounting     the parts of the cache that change with a pod or a claim
+feature_books  what pods use of optional features (NICs, NVLink channels), updated only for these pods
 """

@@ -1,4 +1,7 @@
-"""The accounting of the cluster cache: what is written where when a pod or a claim changes."""
+"""Updates the parts of the cluster cache that change with a pod or a claim.
+
+The class ``Books`` has these parts; ``cluster_cache.Picture`` inherits from it.
+"""
 
 from __future__ import annotations
 
@@ -36,31 +39,32 @@ from dradriver.topology.machine import Machine
 
 
 class Books:
-    """The books of pods, claims, nodes and GPUs, which agree with each other after each change.
+    """The accounts of pods, claims, nodes and GPUs. They agree with each other after each change.
 
     Attributes:
-        pods: The pods with our label, by namespace and name.
-        claims: The claims that are ours or hold GPUs of ours, by namespace and name.
-        nodes: All nodes, what they have left, and whom they take.
-        channels: Who has the nodes' channels of multi-node NVLink.
+        pods: The pods with this driver's label, by namespace and name.
+        claims: The claims of this driver, and others that use its GPUs, by namespace and name.
+        nodes: All nodes, what they have left, and which pods they accept.
+        channels: Which claims use the nodes' channels of multi-node NVLink.
         templates: All ResourceClaimTemplates, and the specs of those that waiting pods name.
-        volumes: Where the volumes of waiting pods are.
-        inventory: All GPUs and who holds them.
-        fleets: The same as the allocator is asked of it, for whoever wants to be placed.
-        offered: The slices, and what taint rules leave of them.
+        volumes: The nodes that can reach the volumes of waiting pods.
+        inventory: All GPUs, and the claims that use them.
+        fleets: The GPUs as the allocator's arrays, for each namespace that places pods.
+        offered: The ResourceSlices without the devices that taint rules exclude.
         claim_users: The pods of each claim.
         gangs: Which pods start together.
-        kept_places: Places of lost pods of gangs that run on.
-        barrier: Whether a seat keeps its pod from being bound here; None while a leader that begins has to find out.
-        neighbours: Where pods are, for the rules of others about them.
-        other_claims: Where claims of other drivers are that waiting pods name.
-        refusals: On which nodes the scheduler found no room for pods of each kind.
-        node_usage: What pods of ours take from their nodes.
-        weights: What counts among sets that are equal otherwise, as the policies file in force says.
-        accounts: Where each claim stands, and what it takes.
-        gpu_time: How much of which GPUs each claim has, and had.
-        nics: NICs that other drivers hand out, and who has them.
-        version: Grows with every change that a decision may depend on.
+        kept_places: Places of lost pods, kept for the new pods of a gang that still runs.
+        barrier: Whether gang barriers work here: devices that keep a pod unbound until its gang can start. None until a
+            new leader knows.
+        neighbours: Where pods are, for the pod (anti-)affinity and spread rules of other pods.
+        other_claims: The nodes of other drivers' claims that waiting pods name.
+        refusals: The nodes on which the scheduler found no room, by equivalence class of pods.
+        node_usage: What this driver's pods use of their nodes.
+        weights: The weights of the policies file that decide between sets of equal quality.
+        accounts: The state of each claim, and what it uses.
+        gpu_time: How much of which GPUs each claim uses and has used.
+        nics: NICs that other drivers allocate, and the claims that use them.
+        version: A counter that grows with every change that a decision may depend on.
     """
 
     def __init__(
@@ -72,14 +76,15 @@ class Books:
         tables: AtOnce | None = None,
         partition_of: Callable[[str], str] | None = None,
     ) -> None:
-        """Begin without pods, claims and nodes.
+        """Make accounts without pods, claims and nodes.
 
         Args:
             touch: Called with the key of each pod that the controller must look at again.
             wake: Called after changes that may make room for any pod.
             clock: Returns seconds since the epoch, for GPU time; the system's clock by default.
-            tables: Makes the tables of machines; None to make them when they are needed.
-            partition_of: Returns the partition of a namespace, see ``Views``.
+            tables: Computes the allocator's tables (bandwidths of GPU sets) for each kind of machine; None computes
+                them at their first use.
+            partition_of: Returns the tenant whose own GPUs (partition) a namespace must use, see ``Views``.
         """
         self._touch = touch
         self._wake = wake
@@ -133,16 +138,25 @@ class Books:
     # What is asked.
 
     def claim_of(self, pod: Pod) -> ClaimRecord | None:
-        """Return the claim that the cluster cache accounts under the name that the webhook gave a pod."""
+        """Return the claim of a pod's GPUs; None if the cache has no such claim.
+
+        The webhook wrote the claim's name into the pod.
+        """
         key = claim_key(pod)
         return None if key is None else self.claims.get(key)
 
     def lacking_of(self, pod: Pod) -> Reason | None:
-        """Return the template or volume without which a waiting pod cannot start; None for nothing."""
+        """Return why a waiting pod cannot start yet: a template or volume is missing.
+
+        The reason names the missing object. None if the pod lacks nothing.
+        """
         return self.templates.lacking_of(pod) or self.volumes.lacking_of(pod)
 
     def only_scheduler_knows(self, pod: Pod) -> Reason | None:
-        """Return the first rule of a pod that only the scheduler can evaluate; None if the controller knows all."""
+        """Return the first rule of a pod that only the scheduler can evaluate.
+
+        The rule is returned as a reason, which the pod shows. None if the controller can evaluate all rules of the pod.
+        """
         return what_only_the_scheduler_knows(
             pod,
             is_known_claim=self.other_claims.is_allocated,
@@ -152,12 +166,20 @@ class Books:
         )
 
     def held(self, key: Key) -> Mapping[Device, Usage]:
-        """Return what a claim counts as holding in the accounting, of the devices as they are handed out here."""
+        """Return the devices that count as used by a claim, with the fraction of each.
+
+        These are the allocated devices; without an allocation, the devices of a tentative placement. Device names are
+        those of this driver, even if another driver allocated the devices. ``key`` names the claim.
+        """
         given = self.offered.given(key, self.claims.get(key))
         return self.accounts.of(key).holds if given is None else given
 
     def agents_gone(self, devices: Iterable[Device]) -> dict[str, frozenset[str]]:
-        """Return the nodes that by the accounting have devices in use and no agent, each with these devices."""
+        """Return the nodes whose node agent is gone, each with the names of its devices.
+
+        Args:
+            devices: Devices that claims use. Only these are in the result.
+        """
         return gone_agents.gone(devices, has_slices=self.offered.has_slices, is_node=self.nodes.is_there)
 
     # How they are kept.
@@ -183,7 +205,14 @@ class Books:
         self._set_member(key, old)
 
     def _set_member(self, key: Key, old: Pod | None = None) -> None:
-        """Count a pod as one of its gang, if it is of any; ``old`` is what it was before, where it changed itself."""
+        """Update a pod's gang after the pod or its claim changed.
+
+        If the pod was lost while its gang runs, the pod's place (node and GPUs) is kept for a replacement.
+
+        Args:
+            key: Namespace and name of the pod.
+            old: The pod before the change; None if only its claim changed.
+        """
         was, new = self.gangs.of(key), self.pods.get(key)
         for gang in self.gangs.pod_changed(key, new, self._told_to_go):
             self._touch(gang)
@@ -214,7 +243,11 @@ class Books:
                 self._set_member(pod)
 
     def _touch_made_by(self, template: Key) -> None:
-        """Tell the books of features of the pods that name a template, and have the controller look at these again."""
+        """Ask the controller to look again at the pods that name a changed template.
+
+        Before that, the records of the NICs and other features that these pods use are updated. ``template`` is the
+        template's namespace and name.
+        """
         for pod in self.templates.pods(template):
             self._feature_books.recount_pod(pod)
             self._touch(pod)
@@ -225,7 +258,12 @@ class Books:
             self._touch(pod)
 
     def _rehold(self, key: Key, pods: Collection[Key] | None = None) -> None:
-        """Count what a claim holds, and what its pods take, all of them unless it is said which."""
+        """Update the devices that a claim uses, and the resources that its pods use of their nodes.
+
+        Args:
+            key: The claim.
+            pods: The pods to update; None for all pods of the claim.
+        """
         held = self.held(key)
         self.inventory.hold(key, held)
         self.gpu_time.holds(key, held, given=self.accounts.given(key))
@@ -249,16 +287,26 @@ class Books:
         return None if pool is None else pool.machine
 
     def _gpus_marked(self, node: str, _: bool) -> None:
-        """Take in that something of a node's GPUs is not what it was."""
+        """Ask for a new count of a node's free NICs, because its GPUs changed.
+
+        ``Inventory.marked`` calls this with a second argument, which is ignored.
+        """
         self.nics.counts.changed(node)
 
     def _freed(self, key: Key) -> None:
-        """Count what a claim holds, of which less may be kept now."""
+        """Update the accounts of a claim whose devices were kept after its pod was lost.
+
+        The devices were kept for a new pod, and may be free now. If they are, waiting pods are woken. ``key`` names the
+        claim.
+        """
         self._rehold(key)
         self._tell()
 
     def _tell(self) -> None:
-        """Wake whoever waits for a place, if one may have become free: most changes make none."""
+        """Record a change: increase the version, and wake waiting pods if something became free.
+
+        Most changes free nothing.
+        """
         self.version += 1
         if self.nodes.clock != self._clock:
             self._clock = self.nodes.clock

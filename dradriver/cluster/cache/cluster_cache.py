@@ -1,4 +1,8 @@
-"""The live cache of the cluster that decisions are made from: what reflectors show and, at once, our own writes."""
+"""The live cluster cache that decisions are made from.
+
+It has the objects that reflectors read. The controller's own writes are in it at once. The controller and ``gputopo``
+use it.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,11 @@ from dradriver.kube.reflector import Change
 
 
 class Picture(Books):
-    """Pods, claims, nodes and GPUs as they are now: the books, as reflectors and writers have them written.
+    """The cluster cache: pods, claims, nodes and GPUs as they are now.
 
-    What this controller wrote counts at once (``assume_claim``, ``assume_pod``), until a reflector shows it, and what
-    it is about to write, too (``promise``): between the two, the next pod must not be promised the same GPUs or CPU.
+    A write of this controller counts at once (``assume_claim``, ``assume_pod``), before a reflector shows it. A
+    tentative placement (``promise``) counts even before the write. Otherwise the next pod could get the same GPUs or
+    CPU.
     """
 
     def __init__(
@@ -39,14 +44,15 @@ class Picture(Books):
         tables: AtOnce | None = None,
         partition_of: Callable[[str], str] | None = None,
     ) -> None:
-        """Make an empty picture.
+        """Make an empty cluster cache.
 
         Args:
-            touch: Called with the key of each pod that has to be looked at again.
-            wake: Called after changes that may make a place for any pod.
-            clock: Returns seconds since the epoch, for GPU time; the system's by default.
-            tables: Makes the tables of machines; None to make them where they are needed.
-            partition_of: See ``Views``.
+            touch: Called with the key of each pod that the controller must look at again.
+            wake: Called after changes that may make room for any pod.
+            clock: Returns seconds since the epoch, for GPU time; the system's clock by default.
+            tables: Computes the allocator's tables (bandwidths of GPU sets) for each kind of machine; None computes
+                them at their first use.
+            partition_of: Returns the tenant whose own GPUs (partition) a namespace must use, see ``Views``.
         """
         super().__init__(touch, wake, clock=clock, tables=tables, partition_of=partition_of)
         self.inventory.tables.made.add(self.tables_made)
@@ -55,13 +61,16 @@ class Picture(Books):
 
     @property
     def generation(self) -> int:
-        """Return the generation of the cluster cache: another number after each change of nodes, GPUs, or their use."""
+        """Return the cache's generation, a number that changes with nodes, GPUs, or their use.
+
+        A ``Snapshot`` compares the number to see that it is out of date.
+        """
         return self.nodes.generation + self.inventory.generation
 
     # What reflectors see.
 
     def pod_changed(self, change: Change[Pod | Foreign]) -> None:
-        """Update the cluster cache by what the pods' reflector saw."""
+        """Update the cluster cache with a pod change from the reflector."""
         key, old, new = change.key, change.old, change.new
         if isinstance(old, Foreign) and old.node:
             self.nodes.give(old.node, old.takes)
@@ -84,13 +93,13 @@ class Picture(Books):
         self._tell()
 
     def claim_changed(self, change: Change[ClaimRecord]) -> None:
-        """Update the cluster cache by what the claims' reflector saw."""
+        """Update the cluster cache with a claim change from the reflector."""
         if self.accounts.shows(change):
             self._set_claim(change.key, change.new)
             self._tell()
 
     def node_changed(self, change: Change[Node]) -> None:
-        """Update the cluster cache by what the nodes' reflector saw."""
+        """Update the cluster cache with a node change from the reflector."""
         name = change.key[1]
         self.nodes.set_node(name, change.new)
         if change.old is None or change.new is None:
@@ -100,28 +109,31 @@ class Picture(Books):
         self._tell()
 
     def slice_changed(self, change: Change[SliceRecord]) -> None:
-        """Update the cluster cache by what the slices' reflector saw."""
+        """Update the cluster cache with a ResourceSlice change from the reflector."""
         self.offered.slice_changed(change)
         self._tell()
 
     def channels_changed(self, change: Change[ChannelSlice]) -> None:
-        """Update the cluster cache by what the reflector of slices with multi-node NVLink channels saw."""
+        """Update the cluster cache with a changed ResourceSlice of multi-node NVLink channels."""
         self.channels.slice_changed(change)
         self._tell()
 
     def taint_rule_changed(self, change: Change[TaintRule]) -> None:
-        """Update the cluster cache by what the reflector of DeviceTaintRules saw."""
+        """Update the cluster cache with a DeviceTaintRule change from the reflector."""
         self.offered.rule_changed(change)
         self.nics.rule_changed(change)
         self._tell()
 
     def tables_made(self, node: str) -> None:
-        """Update the cluster cache once the tables of a node's machine are made: pods can be placed on it."""
+        """Make a node available for placement, because the bandwidths of its GPU sets are computed.
+
+        They are in the allocator's tables for the node's kind of machine, which another process makes.
+        """
         self.offered.tables_made(node)
         self._tell()
 
     def class_changed(self, change: Change[DeviceClass]) -> None:
-        """Update the cluster cache by what the device classes' reflector saw."""
+        """Update the cluster cache with a DeviceClass change from the reflector."""
         name = change.key[1]
         if change.new is None:
             self._classes.pop(name, None)
@@ -132,22 +144,28 @@ class Picture(Books):
         self._tell()
 
     def template_changed(self, change: Change[Template]) -> None:
-        """Update the cluster cache by what the templates' reflector saw."""
+        """Update the cluster cache with a ResourceClaimTemplate change from the reflector."""
         self.templates.changed(change.key, change.new)
         self._touch_made_by(change.key)
 
     def template_read(self, key: Key, template: Template | None) -> None:
-        """Update the cluster cache by a whole template that was read, None if it does not exist."""
+        """Update the cluster cache with the full spec of a template that a waiting pod names.
+
+        ``key`` is the template's namespace and name. ``template`` is None if the template does not exist.
+        """
         self.templates.read(key, template)
         self._touch_made_by(key)
 
     def nics_changed(self, change: Change[NicSlice]) -> None:
-        """Update the cluster cache by what the reflector of a NIC driver's slices saw."""
+        """Update the cluster cache with a change of a NIC driver's ResourceSlice."""
         self.nics.slice_changed(change)
         self._tell()
 
     def nics_read(self, driver: str) -> None:
-        """Update the cluster cache once all slices of a NIC driver are known: who waited may have a place."""
+        """Update the cluster cache once all slices of a NIC driver are known. Waiting pods are then tried again.
+
+        Until then, pods that request NICs of this driver wait.
+        """
         self.nics.read(driver)
         for name in self.inventory.pools():
             self.nodes.helped(name)
@@ -156,14 +174,22 @@ class Picture(Books):
         self._tell()
 
     def volume_read(self, claim: Key, found: Found | None) -> None:
-        """Update the cluster cache by where a claim's volume is, None if that cannot be read."""
+        """Update the cluster cache with the nodes that can reach a PersistentVolumeClaim's volume.
+
+        ``claim`` is the PersistentVolumeClaim's namespace and name. ``found`` has conditions on the nodes, or says that
+        there is no volume yet. It is None if the API server did not answer.
+        """
         if self.volumes.read(claim, found):
             for pod in sorted(self.volumes.pods(claim) or ()):
                 self._touch(pod)
             self.version += 1
 
     def find_out_no_more(self) -> None:
-        """Update the cluster cache once a leader knows of the gang barrier, or goes without: gangs waited for that."""
+        """End a new leader's check whether gang barriers work, and look at all gangs again.
+
+        A gang barrier is a device that keeps a pod unbound until its whole gang can start. All gangs have waited for
+        this check. If it found nothing (``barrier`` is None), the leader works without gang barriers.
+        """
         if self.barrier is None:
             self.barrier = False
         for gang in self.gangs:
@@ -172,55 +198,73 @@ class Picture(Books):
     # What is configured.
 
     def nccl_changed(self, version: str) -> None:
-        """Update the cluster cache by the NCCL version that jobs run (``Machine.nccl_version``).
+        """Set the NCCL version that jobs use (``Machine.nccl_version``).
 
         Args:
-            version: As ``topology.nccl_version.release`` reads it; empty for the newest.
+            version: The version, such as ``2.23.4``; empty for the newest.
         """
         self.inventory.set_nccl_version(version)
         self._tell()
 
     def nic_classes_changed(self, classes: Mapping[str, str]) -> None:
-        """Update the cluster cache by which DeviceClasses are of NICs: templates are read by them."""
+        """Set the DeviceClasses that select NICs, each with the short name of its NIC driver.
+
+        With other classes, the same template can request other devices. The controller looks again at the pods that
+        name such a template.
+        """
         for template in self.templates.set_nic_classes(classes):
             self._touch_made_by(template)
 
     def levels_changed(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
-        """Update the cluster cache by the configured label keys of the network's levels, and what they carry."""
+        """Set the label keys and rates of the network's levels, such as rack and block.
+
+        ``keys`` are the configured node labels, nearest level first. ``gbps_of`` has the rate of each level in GB/s, by
+        label key.
+        """
         self.fleets.set_levels(keys, gbps_of)
         self._tell()
 
     def topology_changed(self, change: Change[KueueTopology]) -> None:
-        """Update the cluster cache by what the reflector of Kueue's Topologies saw."""
+        """Update the cluster cache with a change of a Kueue Topology, which names network levels."""
         self.fleets.topology_changed(change)
         self._tell()
 
     # What we write.
 
     def promise(self, claim: Key, pod: Key, placement: Placement) -> None:
-        """Count a claim in the cluster cache that is about to be created, until ``assume_claim`` or ``release``."""
+        """Count a pod's tentative placement for a claim until ``assume_claim`` or ``release``.
+
+        The controller calls this before it creates the claim.
+        """
         self.accounts.intend(claim, pod, placement)
         self._rehold(claim)
 
     def release(self, claim: Key) -> None:
-        """Remove a claim from the cluster cache that was to be created and was not."""
+        """Stop counting a tentative placement, because its claim was not created."""
         if self.accounts.release(claim):
             self._rehold(claim)
             self._tell()
 
     def joins(self, pod: Key, node: str) -> None:
-        """Count a pod in the cluster cache on the node of the shared claim that it is coming to, until ``joined``."""
+        """Count a pod's resources on the node of the shared claim that it will use.
+
+        Without this, another pod could get the same CPU and memory. The resources count there until ``joined`` is
+        called.
+        """
         self.accounts.join(pod, node)
         self._recount(pod)
 
     def joined(self, pod: Key) -> None:
-        """Count a pod in the cluster cache by itself again: it came to a shared claim, or did not."""
+        """Stop counting a pod as one that is about to use a shared claim (``joins``).
+
+        The pod uses the claim now and is counted with it, or the attempt failed.
+        """
         self.accounts.joined(pod)
         self._recount(pod)
         self._tell()
 
     def assume_claim(self, claim: ClaimRecord) -> None:
-        """Count a claim in the cluster cache, as the API server returned it, before the reflector shows it."""
+        """Count a claim that the API server returned, before the reflector shows it."""
         now = self.accounts.answered(claim)
         if now is None:
             self._rehold(claim.key)
@@ -230,21 +274,32 @@ class Picture(Books):
             self._tell()
 
     def assume_deleted(self, claim: ClaimRecord) -> None:
-        """Count a claim in the cluster cache as deleted before the reflector shows it: it holds nothing any more."""
+        """Count a claim as deleted before the reflector shows it. It uses nothing any more."""
         if (leaving := self.accounts.deleted(claim)) is not None:
             self._set_claim(claim.key, leaving)
             self._tell()
 
     def correct_claim(self, key: Key, claim: ClaimRecord | None) -> None:
-        """Replace a claim in the cluster cache that does not exist any more by what there is in its place."""
+        """Replace a claim that the cache has only from our own write.
+
+        The garbage collector calls this with what the API server has now. Nothing happens if a reflector has shown the
+        claim since our write.
+
+        Args:
+            key: The claim.
+            claim: The claim that exists now under this name; None if there is none.
+        """
         if self.accounts.assumed.pop(key, None) is not None:
             self._set_claim(key, claim)
             self._tell()
 
     def assume_pod(self, pod: Pod, *, was: Pod) -> None:
-        """Count a pod in the cluster cache, as the API server returned it, before the reflector shows it.
+        """Count a pod that the API server returned, before the reflector shows it.
 
-        If the picture is not what it ``was`` when the write began, the reflector was faster and may be ahead already.
+        Args:
+            pod: The pod as the API server returned it.
+            was: The pod in the cache when the write began. If the cache has another object now, the reflector was
+                faster and may be newer. Then nothing changes.
         """
         key = pod.metadata.namespace, pod.metadata.name
         if self.pods.get(key) is was:
@@ -252,5 +307,8 @@ class Picture(Books):
             self._set_pod(key, pod)
 
     def pod_is_ahead(self, key: Key) -> bool:
-        """Return whether the cluster cache has an answer to our own write of a pod that no reflector has shown yet."""
+        """Return whether the reflector has not shown our own last write of a pod yet.
+
+        ``key`` is the pod's namespace and name.
+        """
         return key in self._assumed_pods

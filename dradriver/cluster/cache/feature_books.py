@@ -1,6 +1,8 @@
-"""The books of features: what the cluster cache keeps for claims and pods that use a feature, and for no others.
+"""What claims and pods use of optional features, such as NICs and NVLink channels.
 
-``accounting`` asks the table here with each claim and pod that changed. A new feature is a row, and no line elsewhere.
+For each feature there is a *book*: the functions that update the record of this use. The cluster cache keeps a record
+only for claims and pods that use the feature. ``accounting`` asks the table of books here for each changed claim and
+pod. A new feature needs one row in this table and no other line.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from dradriver.cluster.records.templates import beside
 
 
 class Book(NamedTuple):
-    """What a feature keeps of claims, or of pods.
+    """The functions that record which claims, or which pods, use one feature.
 
     Attributes:
-        concerns: Returns whether a claim or a pod uses the feature now, or is in the book from before. It tests plain
-            data and runs no code of the feature.
-        recount: Counts a claim or a pod again, by what the cluster cache has of it now: nothing if it is gone. To be
-            told twice of the same does no harm.
+        concerns: Returns whether a claim or pod uses the feature now, or has an old record. It tests plain data and
+            runs no code of the feature.
+        recount: Updates the record of a claim or pod from the cluster cache. It removes the record of an object that is
+            gone. A repeated call has no further effect.
     """
 
     concerns: Callable[[Key], bool]
@@ -34,24 +36,30 @@ class Book(NamedTuple):
 
 
 class FeatureBooks(NamedTuple):
-    """The books of all features.
+    """The books of all features: a book records which claims or pods use a feature.
 
     Attributes:
-        of_claims: Those that are told of claims, in this order, before any is told of the claims' pods.
-        of_pods: Those that are told of pods.
+        of_claims: The books for claims, in the order in which they are updated. A claim is updated before its pods.
+        of_pods: The books for pods.
     """
 
     of_claims: tuple[Book, ...]
     of_pods: tuple[Book, ...]
 
     def recount_claim(self, claim: Key) -> None:
-        """Tell the books that a claim concerns that it changed."""
+        """Update the records of what a changed claim uses of features, such as NICs.
+
+        Only features that the claim uses, or used before, are updated.
+        """
         for concerns, recount in self.of_claims:
             if concerns(claim):
                 recount(claim)
 
     def recount_pod(self, pod: Key) -> None:
-        """Tell the books that a pod concerns that the pod, its place or its templates changed."""
+        """Update the records of what a pod uses of features, such as NVLink channels.
+
+        It is called after the pod, its node (also a tentative one) or its templates changed.
+        """
         for concerns, recount in self.of_pods:
             if concerns(pod):
                 recount(pod)
@@ -69,16 +77,16 @@ def feature_books(
     touch: Callable[[Key], None],
     touch_pods_of: Callable[[Key], None],
 ) -> FeatureBooks:
-    """Return the table of books.
+    """Return the books of all features: they record which claims and pods use a feature.
 
     Args:
         pods: The living pods.
-        accounts: Where each claim stands.
+        accounts: The state of each claim.
         gangs: Which pods start together.
-        nics: The book of NICs.
-        channels: The book of multi-node NVLink.
-        other_claims: The book of other drivers' claims.
-        kept_places: The book of lost pods' places.
+        nics: Records the NICs that claims use.
+        channels: Records the channels of multi-node NVLink that claims and pods use.
+        other_claims: Records the claims of other drivers that pods name.
+        kept_places: Keeps the GPUs of lost pods of a gang for the pods that replace them.
         touch: Called with each pod that the controller must look at again.
         touch_pods_of: Called with each claim whose pods the controller must look at again.
     """

@@ -1,7 +1,7 @@
-"""What a decision sees of the cluster: a read-only view of the cluster cache, and what would be if something changed.
+"""Snapshots: read-only views of the cluster cache, unchanged or with a hypothetical change.
 
-``placing`` decides on snapshots. A snapshot is made in constant time and derived ones cost what they change: nodes of
-pods that would be gone, or nodes that are left out. Nothing here changes the cache.
+``placing`` decides on snapshots. Making a snapshot takes constant time. A derived snapshot, without some pods or nodes,
+costs only as much as it differs. Nothing here changes the cache.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ from dradriver.cluster.nodes.pod_resources import Amounts
 
 
 class StaleSnapshotError(RuntimeError):
-    """The cluster cache has changed since the snapshot was made. This is a bug: a snapshot ends at the next await."""
+    """A snapshot was used after the cluster cache had changed.
+
+    This is a bug. The cache can change at each ``await``, so a snapshot must not be used after the next one.
+    """
 
 
 class Snapshot:
     """The cluster as the pods of one namespace can use it, valid until the cluster cache changes.
 
+    A row is the index of a node in all arrays of nodes.
+
     Attributes:
-        namespace: The namespace; empty for a view of everything.
-        rows: The nodes that are not left out, shape (rows,); None for all.
-        is_few: Whether only a few nodes are asked about, so that a refusal need not say why.
+        namespace: The namespace; empty for a view of the whole cluster.
+        rows: The nodes that the snapshot includes, one bool for each row; None for all.
+        is_few: Whether the caller asks about only a few nodes. Then a refusal need not give reasons.
     """
 
     __slots__ = (
@@ -44,12 +49,12 @@ class Snapshot:
     )
 
     def __init__(self, picture: Picture, namespace: str = "", *, whose: Collection[str] = ()) -> None:
-        """Make one of the cluster as it is.
+        """Make a snapshot of the cluster as it is.
 
         Args:
             picture: The cluster cache.
             namespace: The namespace of the pods that are to be placed.
-            whose: Reserved GPUs are left out, except those that are reserved for these.
+            whose: The waiting workloads whose reserved GPUs are included. GPUs reserved for others are left out.
         """
         self.namespace = namespace
         self.rows: Bools | None = None
@@ -69,10 +74,10 @@ class Snapshot:
 
     @property
     def picture(self) -> Picture:
-        """Return the cluster cache below the snapshot, for what the snapshot does not leave out; read only.
+        """Return the cluster cache behind the snapshot, read only, for data that the snapshot does not change.
 
         Raises:
-            StaleSnapshotError: It has changed since.
+            StaleSnapshotError: The cache has changed since the snapshot was made.
         """
         if self._picture.generation != self._generation:
             raise StaleSnapshotError("the cluster cache has changed since this snapshot was made")
@@ -80,50 +85,68 @@ class Snapshot:
 
     @property
     def fleet(self) -> Fleet:
-        """Return the GPUs that the snapshot sees."""
+        """Return the GPUs that the snapshot sees, as the allocator's arrays."""
         return self.picture.fleets.of(self.namespace) if self._fleet is None else self._fleet
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the snapshot's GPUs are those that the namespace can use now, without any change."""
+        """Return whether the snapshot has its namespace's GPUs as they are now.
+
+        False if the snapshot has a hypothetical change, such as GPUs without some claims.
+        """
         return self._fleet is None
 
     @property
     def gone_pods(self) -> Set[Key]:
-        """Return the pods that count as gone: those of the claims that the snapshot does not have."""
+        """Return the pods that the snapshot treats as gone: the users of the claims that are left out."""
         users = self.picture.claim_users
         return frozenset(pod for claim in self._gone for pod in users.of(claim))
 
     def open(self, ask: Ask) -> Bools:
-        """Return the snapshot's nodes with GPUs that a pod may run on, whatever is free there.
+        """Return the nodes with GPUs on which a pod may run, ignoring free resources.
 
-        Shape (rows,), the caller's own.
+        ``ask`` has the pod's requirements for its node. The result is a new array that the caller may change: one bool
+        for each row (the index of a node). It includes nodes that the snapshot leaves out; the method ``narrowed``
+        removes them.
         """
         return self.picture.nodes.open(ask)
 
     def eligible(self, ask: Ask) -> Bools:
-        """Return the snapshot's nodes with GPUs on which a pod fits: shape (rows,), the caller's own."""
+        """Return the nodes with GPUs on which a pod fits now.
+
+        ``ask`` has the pod's requirements for its node. The result is a new array with one bool for each row (the index
+        of a node). It includes nodes that the snapshot leaves out; the method ``narrowed`` removes them.
+        """
         return self.picture.nodes.eligible(ask, self._freed)
 
     def left(self, resources: Sequence[str]) -> Ints:
-        """Return what the snapshot's nodes have left of some resources.
+        """Return the free amounts of some resources, such as CPU, on each node.
 
-        Shape (rows, resources), the caller's own.
+        The shape is (rows, resources); a row is the index of a node. It is a new array that the caller may change.
         """
         return self.picture.nodes.left(resources, self._freed)
 
     def causes(self, ask: Ask, only: Bools | None = None) -> tuple[str, ...]:
-        """Return why the snapshot's nodes with GPUs are not eligible, sorted; ``only``: rows to look at."""
+        """Return the causes for which nodes with GPUs are not eligible for a pod, sorted.
+
+        ``ask`` has the pod's requirements for its node. ``only`` are the nodes to look at, one bool for each row (the
+        index of a node); None for all.
+        """
         return self.picture.nodes.causes(ask, self._freed, only=only)
 
     def narrowed(self, fit: Bools) -> Bools:
-        """Return these nodes without those that the snapshot leaves out: shape (rows,)."""
+        """Return the mask of nodes ``fit`` without those that the snapshot leaves out: shape (rows,)."""
         return fit if self.rows is None else fit & self.rows
 
     # What would be.
 
     def among(self, rows: Bools | None, *, is_few: bool = False) -> Snapshot:
-        """Return a snapshot with these nodes alone; None for all."""
+        """Return a snapshot of only the nodes in ``rows``; the same snapshot if ``rows`` is None.
+
+        Args:
+            rows: The nodes, one bool for each row (the index of a node).
+            is_few: Whether the caller asks about only a few nodes. Then a refusal need not give reasons.
+        """
         if rows is None:
             return self
         new = self._copy()
@@ -132,11 +155,14 @@ class Snapshot:
         return new
 
     def avoiding(self, nodes: Collection[str]) -> Snapshot:
-        """Return a snapshot without these nodes."""
+        """Return a snapshot without these nodes, given by name."""
         return self.among(~self.picture.nodes.named(nodes)) if nodes else self
 
     def offering(self, fleet: Fleet | None) -> Snapshot:
-        """Return a snapshot with these GPUs; None for no change."""
+        """Return a snapshot with the GPUs of another fleet, such as one without some claims.
+
+        A fleet is the allocator's arrays of nodes and free GPUs. The same snapshot is returned if ``fleet`` is None.
+        """
         if fleet is None:
             return self
         new = self._copy()
@@ -144,7 +170,11 @@ class Snapshot:
         return new
 
     def offering_only(self, gpus: Mapping[str, Set[int]]) -> Snapshot:
-        """Return a snapshot with no other GPUs of some nodes than these, by the machine's own numbers."""
+        """Return a snapshot that offers only some GPUs of some nodes.
+
+        Args:
+            gpus: The GPUs to offer of each node, by the machine's GPU numbers. Nodes that are not named keep all GPUs.
+        """
         # A copy of the fleet keeps the places in the network that it was made with.
         self.picture.fleets.locate(self.picture.nodes.labels(), self.namespace)
         return self.offering(self.fleet.narrowed(gpus))
@@ -155,8 +185,8 @@ class Snapshot:
         """Return a snapshot as if some pods were gone.
 
         Args:
-            claims: The claims of the pods: what they use is free.
-            pod_usage: For each of the pods its node, and what it uses there of CPU, memory and other resources.
+            claims: The claims of the pods. Their devices count as free.
+            pod_usage: The node of each pod, and the CPU, memory and other resources that the pod uses there.
             are_own: Whether the claims belong to the pods that are to be placed. Then these pods may have the GPUs of
                 the claims even if the GPUs are reserved for others by now.
         """

@@ -1,6 +1,7 @@
-"""Whether claims get into each other's way: what one is pinned to, or to be pinned to, beside what all others hold.
+"""Conflicts between claims: whether other claims use the devices that a claim is pinned to.
 
-What others hold who have to end for a claim is no hindrance: it waits for them.
+The controller pins a claim: the claim can be allocated only the devices that the controller chose. Devices of pods that
+are preempted for a claim are no conflict, because the claim waits until these pods end.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from dradriver.cluster.records.records import ClaimRecord
 
 
 def rivals(picture: Picture, claim: ClaimRecord) -> bool:
-    """Return whether a claim is in conflict with other claims that were given the GPUs that it is pinned to.
+    """Return whether other claims were allocated devices that a claim is pinned to.
 
     Args:
-        picture: The cluster.
-        claim: One of ours, with its pin.
+        picture: The cluster cache.
+        claim: A claim of this driver, with its pin.
     """
     assert claim.pin is not None, "asked of our own claims"
     others = picture.nics.others(claim.key) if claim.has_nics else ()
@@ -34,11 +35,14 @@ def rivals(picture: Picture, claim: ClaimRecord) -> bool:
 
 
 def fits(picture: Picture, claim: ClaimRecord) -> bool:
-    """Return whether a pinned claim is in conflict with nothing that other claims hold, given or promised.
+    """Return whether a claim fits on its pinned devices next to all other claims.
+
+    Other claims count if they are allocated or tentative. Claims of pods that are preempted for this claim do not
+    count.
 
     Args:
-        picture: The cluster.
-        claim: One of ours, with its pin.
+        picture: The cluster cache.
+        claim: A claim of this driver, with its pin.
     """
     assert claim.pin is not None, "asked of our own claims"
     if claim.has_nics and picture.nics.others(claim.key):
@@ -47,12 +51,12 @@ def fits(picture: Picture, claim: ClaimRecord) -> bool:
 
 
 def overtaken(picture: Picture, claim: Key, placement: Placement) -> bool:
-    """Return whether a placement is in conflict with claims that were made since it was decided.
+    """Return whether claims that were made after a placement was decided conflict with it.
 
     Args:
-        picture: The cluster.
-        claim: The claim that is, or is to be, made from it.
-        placement: What was decided.
+        picture: The cluster cache.
+        claim: The claim that is, or will be, made from the placement.
+        placement: The decided node and devices.
     """
     if placement.nics and picture.nics.others(claim, nic_places(placement.node, placement.nics)):
         return True
@@ -60,12 +64,18 @@ def overtaken(picture: Picture, claim: Key, placement: Placement) -> bool:
 
 
 def in_the_way(picture: Picture, claim: ClaimRecord) -> tuple[Pod, ...]:
-    """Return the pods that a claim is in conflict with, which must end for it and have not ended."""
+    """Return the pods that must end for a claim (preempted pods) and have not ended.
+
+    ``picture`` is the cluster cache.
+    """
     return () if claim.preempts is None else living(picture, claim.preempts)
 
 
 def living(picture: Picture, preempts: Preempts) -> tuple[Pod, ...]:
-    """Return those of the pods in conflict with a claim that have not ended."""
+    """Return the victims of a preemption (pods that must end) that have not ended.
+
+    ``preempts`` has the preemption's victims, ``picture`` is the cluster cache.
+    """
     found = ((picture.pods.get((one.namespace, one.name)), one.uid) for one in preempts.victims)
     return tuple(pod for pod, uid in found if pod is not None and pod.metadata.uid == uid and not pod.finished)
 
@@ -73,7 +83,14 @@ def living(picture: Picture, preempts: Preempts) -> tuple[Pod, ...]:
 def _crowded(
     picture: Picture, claim: Key, taken: Mapping[Device, Usage], counts: Callable[[ClaimRecord], bool]
 ) -> bool:
-    """Return whether a claim cannot have this beside what those others hold that are there and count."""
+    """Return whether a claim's devices conflict with other claims.
+
+    Args:
+        picture: The cluster cache.
+        claim: The claim, which never conflicts with itself.
+        taken: The devices that the claim uses or is to use, with the fraction of each.
+        counts: Returns whether another claim in the cache counts as a conflict.
+    """
     for device, part in taken.items():
         others = [key for key in picture.inventory.holders(device) if key in picture.claims]
         others = [key for key in others if key != claim and counts(picture.claims[key])]
@@ -83,5 +100,8 @@ def _crowded(
 
 
 def _gives_way(claim: ClaimRecord, preempts: Preempts | None) -> bool:
-    """Return whether the pod of a claim has to end first."""
+    """Return whether a claim belongs to a preempted pod. Then its devices become free.
+
+    ``preempts`` lists the preempted pods; None if no pod is preempted.
+    """
     return preempts is not None and any(uid in preempts.uids for _, uid in claim.owners)

@@ -1,7 +1,7 @@
-"""When pods, and with them the devices that they hold, end at the latest: by deadlines that the kubelet enforces.
+"""The latest time at which pods end and free their devices, by deadlines that the kubelet enforces.
 
-``spec.activeDeadlineSeconds`` counts from the pod's start on its node (kubelet ``pastActiveDeadline``), and can be
-lowered later, never raised or taken away (``ValidatePodUpdate``): so it can be counted on, as no annotation can.
+``spec.activeDeadlineSeconds`` counts from the pod's start on its node (kubelet ``pastActiveDeadline``). It can be
+lowered later, but not raised or removed (``ValidatePodUpdate``). So it is reliable, unlike an annotation.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ OVERDUE_S: Final = 60.0  # a stated end that is so long ago and has not come is 
 
 
 def given_at(claim: ClaimRecord | None) -> float | None:
-    """Return when a claim was allocated its devices, seconds since the epoch; None if nothing says.
+    """Return when a claim's devices were allocated, seconds since the epoch; None if that is unknown.
 
-    Kubernetes 1.34 and 1.35 leave it out by default; then the claim counts from its creation.
+    Kubernetes 1.34 and 1.35 do not write this time by default. Then the claim's creation time is used.
     """
     said = () if claim is None else (claim.allocated_at, claim.metadata.creation_timestamp)
     return next((at for text in said if (at := seconds(text)) is not None), None)
 
 
 def ends_at(picture: Picture, claim: Key, now: float) -> float | None:
-    """Return the latest time, since the epoch, at which a claim's devices become free.
+    """Return the latest time, in seconds since the epoch, at which a claim's devices become free.
 
-    The time is in seconds. For a pod of a gang all pods of the gang count: a lost pod is replaced, and the new pod gets
-    its place again.
+    For a pod of a gang, all pods of the gang count, because a new pod replaces a lost one and gets its place.
 
     Args:
         picture: The cluster cache.
@@ -39,8 +38,8 @@ def ends_at(picture: Picture, claim: Key, now: float) -> float | None:
         now: The time, seconds since the epoch.
 
     Returns:
-        None if the time is not known: some pod has no stated end, more pods may come to use the claim, or no pod of
-        the claim is known.
+        None if the time is not known: some pod has no deadline, more pods may use the claim later, or no pod of the
+        claim is known.
     """
     record = picture.claims.get(claim)
     if record is not None and record.set is not None:
@@ -68,9 +67,15 @@ def ends_at(picture: Picture, claim: Key, now: float) -> float | None:
 
 
 def _pod_ends_at(pod: Pod, now: float, allocated_at: float | None) -> float | None:
-    """Return the latest time at which a pod has ended, by its deletion or its deadline; None if it has neither.
+    """Return the latest time at which other claims can get a pod's devices, seconds since the epoch.
 
-    A pod that has not started is expected to start soon after its claim was allocated.
+    The pod ends by its deletion or its deadline. None if it has neither. A pod that has not started is expected to
+    start soon after its claim was allocated.
+
+    Args:
+        pod: The pod.
+        now: The time, seconds since the epoch.
+        allocated_at: When its claim was allocated, seconds since the epoch; None if that is unknown.
     """
     if pod.finished:
         return now

@@ -1,4 +1,16 @@
-"""What becomes of a node's GPUs now: who has them, and why nobody is given those that nobody has."""
+"""The state of each GPU of a node: the claims that use it, or the reason why no claim can get it.
+
+``gputopo free``, the page and the metrics read the states here.
+
+``NodeView.state`` computes the same states from other data. There are two computations for these reasons:
+
+* ``NodeView`` reads whole slices and claims. It has the texts of taints and MIG slices, GPUs that no slice lists, and
+  machines on which nothing is placed. The cluster cache keeps none of these: for 5,000 nodes it would need more memory.
+* ``gputopo topo`` and ``health`` read slices and claims only. To use the states here, they would have to fill a cluster
+  cache first.
+
+``tests/unit/cluster/test_states_of_gpus.py`` compares the results.
+"""
 
 from __future__ import annotations
 
@@ -10,42 +22,45 @@ from dradriver.cluster.gpus.inventory import Inventory
 from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.cluster.pods.claim_accounts import Accounts
 
-State = Literal["held", "promised", "ill", "withheld", "closed", "reserved", "parts", "free"]
-STATES: Final[tuple[State, ...]] = ("held", "promised", "ill", "withheld", "closed", "reserved", "parts", "free")
-"""Of each GPU the first that is true:
+State = Literal["allocated", "tentative", "unhealthy", "blocked", "unavailable", "reserved", "fractions", "free"]
+STATES: Final[tuple[State, ...]] = (
+    "allocated", "tentative", "unhealthy", "blocked", "unavailable", "reserved", "fractions", "free",
+)  # fmt: skip
+"""The state of a GPU is the first that is true. ``gputopo topo`` (``NodeView``) and the page use the same words.
 
-held      the scheduler gave a claim the GPU, or parts of it
-promised  a claim is about to get the GPU, or parts of it
-ill       a taint says that something is wrong with it
-withheld  an administrator's rule taints it, or processes are on it that no claim accounts for
-closed    its node is not ready, closed to new pods, or goes for maintenance
-reserved  it is kept for somebody who waits
-parts     it is empty, and handed out in shares or MIG slices alone
-free      a pod may have the whole of it
+allocated    the scheduler allocated the GPU, or fractions of it, to a claim
+tentative    the controller chose the GPU, or fractions of it, for a claim that is not allocated yet
+unhealthy    a taint of the node agent says that the GPU has a fault
+blocked      a DeviceTaintRule taints the GPU, its mode is about to change, or MIG mode is on without instances
+unavailable  its node is not ready, is cordoned, or is scheduled for maintenance
+reserved     it is reserved for a waiting pod or gang
+fractions    no claim uses it, and claims can only get shares or MIG slices of it
+free         a pod can get the whole GPU
 """
 PartKind = Literal["share", "slice"]
 
 
 class NodeGpus:
-    """The GPUs of one node, counted.
+    """Counts of the GPUs of one node.
 
     Attributes:
-        states: How many there are, by product and state.
-        parts: How many have shares or MIG slices on them, by product and kind.
+        states: The number of GPUs by product and state, such as ``free`` or ``allocated``.
+        parts: The number of GPUs with allocated shares or MIG slices, by product and kind of fraction.
     """
 
     __slots__ = ("parts", "states")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Make an object in which no GPUs are counted yet."""
         self.states: Counter[tuple[str, State]] = Counter()
         self.parts: Counter[tuple[str, PartKind]] = Counter()
 
 
 def states_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTable) -> dict[int, State]:
-    """Return the state of each GPU of a node, by its number; none if nothing can be placed on the node.
+    """Return the state of each GPU of a node, such as ``free``, by GPU number.
 
-    This is what "free" means everywhere: for ``gputopo free``, for the page and for the metrics.
+    Empty if nothing can be placed on the node. ``gputopo free``, the page and the metrics all take the meaning of
+    "free" from here. ``inventory`` has all GPUs, ``accounts`` the claims' states, ``nodes`` all nodes.
     """
     pool = inventory.pool(node)
     if pool is None:
@@ -55,16 +70,16 @@ def states_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTa
     def state_of(device: str) -> State:
         claims = inventory.holders((node, device))
         if any(claim is not None and claim.devices for claim in map(accounts.claims.get, claims)):
-            return "held"
+            return "allocated"
         if claims:
-            return "promised"
+            return "tentative"
         if device not in pool.usable:
-            return "ill" if device in pool.ill else "withheld"
+            return "unhealthy" if device in pool.ill else "blocked"
         if not takes_new:
-            return "closed"
+            return "unavailable"
         if inventory.reserved.whose((node, device)):
             return "reserved"
-        return "free" if inventory.usable((node, device), None) else "parts"
+        return "free" if inventory.usable((node, device), None) else "fractions"
 
     return {number: state_of(device) for number, (device, _) in pool.devices.items()}
 
@@ -72,7 +87,8 @@ def states_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTa
 def gpus_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTable) -> NodeGpus:
     """Return the number of a node's GPUs in each state.
 
-    If nothing can be placed on the node, no GPUs are counted.
+    If nothing can be placed on the node, no GPUs are counted. ``inventory`` has all GPUs, ``accounts`` the claims'
+    states, ``nodes`` all nodes.
     """
     node_gpus = NodeGpus()
     pool = inventory.pool(node)

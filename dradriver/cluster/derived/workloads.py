@@ -1,6 +1,6 @@
 """Workloads: single pods, and pods that run and end together, with their claims and what they use.
 
-Preemption, idle detection and ``gputopo defrag`` group pods here. Each of them filters the workloads that it needs.
+Preemption, idle detection and ``gputopo defrag`` group pods here. Each of them then picks the workloads that it needs.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ _OWNER: Final = "owner/"  # no pod's name has a slash, and the keys of gangs beg
 
 
 class WorkloadPod(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A pod with its claim, and what it uses once it is bound.
+    """A pod with its claim, and the resources that it uses once it is bound.
 
     Attributes:
         key: Namespace and name of the pod.
         pod: The pod.
         claim: The claim that the pod names; None if it names none, or the cluster cache has no such claim.
-        devices: The devices that it uses. Empty unless it is bound, has not finished, and owns an allocated claim.
-        amounts: What it uses of its node. Empty if ``devices`` is.
-        since: When it began to use them, seconds since the epoch; 0 if nothing says so or ``devices`` is empty.
-        is_sharing: Whether its claim is one that pods share, or is reserved for other pods.
+        devices: The devices that the pod uses. Empty unless it is bound, has not finished, and owns an allocated claim.
+        amounts: The CPU, memory and other resources that the pod uses of its node. Empty if ``devices`` is empty.
+        since: When the pod began to use the devices, seconds since the epoch; 0 if that is unknown or ``devices`` is
+            empty.
+        is_sharing: Whether other pods can use the claim, too: its GPUs were chosen for several pods, or it is reserved
+            for other pods.
     """
 
     key: Key
@@ -51,21 +53,24 @@ class WorkloadPod(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def is_ending(self) -> bool:
-        """Return whether the workload's pod has been deleted and has not gone yet."""
+        """Return whether the workload's pod is being deleted."""
         return self.pod.metadata.deletion_timestamp is not None
 
     @property
     def ends_at(self) -> float:
-        """Return when the workload's deleted pod is gone at the latest, epoch seconds; 0 for any other pod."""
+        """Return the latest time at which a deleted pod is gone, seconds since the epoch.
+
+        0 if the pod is not deleted.
+        """
         return seconds(self.pod.metadata.deletion_timestamp) or 0.0
 
 
 class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """One pod, or pods that end together: those of a gang, or of an owner that can be suspended.
+    """One pod, or several pods that end together: a gang, or all pods of a suspendable owner.
 
     Attributes:
-        key: Namespace and name: of the pod, of the gang, or made from the owner's uid.
-        pods: Its pods, at least one.
+        key: Namespace and name of the pod or the gang; for an owner, such as a Job, a key made from its uid.
+        pods: The pods, at least one.
     """
 
     key: Key
@@ -73,7 +78,10 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def is_group(self) -> bool:
-        """Return whether the workload is a gang or the pods of an owner, though perhaps of one pod."""
+        """Return whether the workload is a gang or an owner's pods, not a single pod.
+
+        A gang or an owner with only one pod is a group, too.
+        """
         return self.key != self.pods[0].key
 
     # Preemption reads these figures of all running pods for each pod that it helps, 20,000 of them on 5,000 nodes.
@@ -85,7 +93,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def gpus(self) -> int:
-        """Return the number of GPUs of which the workload's pods use all or a fraction."""
+        """Return how many GPUs the workload's pods use, whole or in fractions."""
         return sum([len(member.devices) for member in self.pods])
 
     @cached_property
@@ -111,41 +119,51 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def lineage(self) -> str:
-        """Return what stays the same if the workload is made again, as ``namespace/ReplicaSet/notebook``."""
+        """Return the name that the workload has again when it is recreated, like ``team-a/ReplicaSet/notebook``."""
         return lineage_of(self.pods[0].pod, self.key)
 
     @cached_property
     def made_at(self) -> float:
-        """Return when the workload's first pod was created, seconds since the epoch; 0 if nothing says so."""
+        """Return when the workload's first pod was created, seconds since the epoch; 0 if that is unknown."""
         return min([seconds(member.pod.metadata.creation_timestamp) or 0.0 for member in self.pods])
 
     @property
     def shown(self) -> str:
-        """Return the workload's name in messages."""
+        """Return the workload's name in messages: ``team-a/Job/train's 4 pods`` or ``team-a/pod-0``."""
         return f"{self.owner}'s {len(self.pods)} pods" if len(self.pods) > 1 else "/".join(self.pods[0].key)
 
     def lost_gpu_s(self, now: float) -> float:
-        """Return the GPU-seconds that are lost if the workload ends now; ``now`` is in seconds since the epoch."""
+        """Return the GPU-seconds that are lost if the workload ends now: its GPUs times its running time.
+
+        ``now`` is in seconds since the epoch.
+        """
         return self.gpus * max(now - self.since, 0.0)
 
 
 class Workloads:
-    """Groups pods into workloads. It does not read a pod again until the pod or its claim changes."""
+    """Groups pods into workloads: single pods, and pods that end together.
+
+    A pod is not read again until the pod or its claim changes.
+    """
 
     def __init__(self, picture: Picture) -> None:
-        """``picture`` is the cluster cache, which each call reads."""
+        """Make a grouping of the pods in ``picture``, the cluster cache.
+
+        Each call of ``of`` reads the cache's present state.
+        """
         self._picture = picture
         self._alone: dict[Key, Workload] = {}  # each pod of the last call as a workload of its own
 
     def of(self, pods: Iterable[Key], *, by_owner: bool = False) -> list[Workload]:
         """Return the workloads of some pods, each once, in the order of these pods.
 
-        A gang has all its pods that have not ended and were not deleted. Any pod that belongs to no gang is alone.
+        The workload of a gang contains all its pods that have not ended and were not deleted. A pod without a gang is a
+        workload by itself.
 
         Args:
             pods: Keys of pods in the cluster cache.
-            by_owner: Whether to group the pods of each owner that can be suspended, too. Such a workload has all pods
-                of the owner, also those that have ended.
+            by_owner: Whether to group also the pods of each owner that can be suspended. Such a workload contains all
+                pods of the owner, including those that have ended.
         """
         # Only what this call uses is kept, so pods that are gone do not pile up.
         read_before, self._alone = self._alone, {}
@@ -175,7 +193,11 @@ class Workloads:
         return list(workloads.values())
 
     def _of_pod(self, key: Key, read_before: Mapping[Key, Workload]) -> Workload:
-        """Return a pod as a workload of its own, from ``read_before`` if neither the pod nor its claim has changed."""
+        """Return a single pod as a workload.
+
+        If neither the pod nor its claim has changed, the workload is taken from ``read_before``. ``key`` is the pod's
+        namespace and name.
+        """
         pod, workload = self._picture.pods[key], read_before.get(key)
         if workload is None or self._has_changed(workload.pods[0], pod):
             workload = Workload(key, (self._read(key, pod),))
@@ -213,23 +235,26 @@ class Workloads:
 
 
 def lineage_of(pod: Pod, workload: Key) -> str:
-    """Return the lineage of a pod's workload: a gang's own name, of a single pod its owner's, if it has one."""
+    """Return the lineage of a pod's workload: the name that it has again when it is recreated.
+
+    For a gang this is the gang's name; for a single pod its owner's name, or the pod's own name without an owner.
+    """
     namespace, name = workload
     is_alone = workload == (pod.metadata.namespace, pod.metadata.name)
     return f"{namespace}/{(owner_of(pod) if is_alone else '') or name}"
 
 
 def suspendable_owner(pod: Pod) -> str:
-    """Return the uid of a pod's controller if that can be suspended; else an empty text.
+    """Return the uid of a pod's controlling owner if the owner can be suspended.
 
-    Such a controller replaces a pod that ends, unless it is suspended.
+    The result is empty for any other pod. An owner that is not suspended, such as a Job, creates a new pod if one ends.
     """
     owner = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
     return owner.uid if owner is not None and owner.kind in suspendable_owners.FIELDS else ""
 
 
 def by_node(pods: Iterable[WorkloadPod]) -> dict[str, list[WorkloadPod]]:
-    """Return a workload's pods by their nodes."""
+    """Return the pods of workloads by the names of their nodes."""
     pods_of: dict[str, list[WorkloadPod]] = {}
     for member in pods:
         pods_of.setdefault(member.node, []).append(member)

@@ -1,4 +1,7 @@
-"""Which claims hold each device, all of it or a fraction."""
+"""Records which claims use each device, whole or in fractions.
+
+The inventory of GPUs keeps the record as ``Inventory.holds``.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from dradriver.api.claims.pins import Device, Key, Usage
 
 
 class Holds:
-    """Devices by identity, and the claims that hold them.
+    """The claims that use each device, and the devices of each claim, by device identity.
 
-    A device that vanished and came back still belongs to the claim that had it: nothing here knows what is listed.
+    A device that vanished and came back still belongs to its claim, because this class does not look at ResourceSlices.
     """
 
     def __init__(self) -> None:
@@ -18,7 +21,11 @@ class Holds:
         self._holders: dict[Device, dict[Key, Usage]] = {}
 
     def hold(self, claim: Key, devices: Mapping[Device, Usage]) -> set[Device]:
-        """Set all devices that a claim holds; nothing when it is gone. Returns the devices that changed."""
+        """Replace the devices that a claim uses; an empty mapping if the claim is gone.
+
+        Returns:
+            The devices whose usage changed.
+        """
         before = self._devices.get(claim, {})
         if before == devices:
             return set()
@@ -37,7 +44,11 @@ class Holds:
         }
 
     def forget(self, claim: Key) -> set[Device]:
-        """Remove a claim from the holders of devices. Returns the devices that it held."""
+        """Remove a claim from the users of all devices.
+
+        Returns:
+            The devices that the claim used.
+        """
         devices = {device for device, holders in self._holders.items() if claim in holders}
         for device in devices:
             del self._holders[device][claim]
@@ -46,21 +57,28 @@ class Holds:
         return devices | self._devices.pop(claim, {}).keys()
 
     def sound(self, claim: Key) -> bool:
-        """Return whether each device that a claim holds lists the claim among its holders, with the same part."""
+        """Return whether the records of a claim's devices agree with each other.
+
+        Each device of the claim must list the claim as a user with the same fraction. The audit of the cluster cache
+        asks this.
+        """
         return all(self._holders.get(d, {}).get(claim, ...) == a for d, a in self._devices.get(claim, {}).items())
 
     def claims(self) -> tuple[Key, ...]:
-        """Return all claims that hold any device."""
+        """Return all claims that use any device."""
         return tuple(self._devices)
 
     def devices(self) -> tuple[Device, ...]:
-        """Return all devices that a claim holds."""
+        """Return all devices that any claim uses."""
         return tuple(self._holders)
 
     def of(self, claim: Key) -> Mapping[Device, Usage]:
-        """Return the devices that a claim holds."""
+        """Return the devices that a claim uses."""
         return self._devices.get(claim, {})
 
     def holders(self, device: Device) -> Mapping[Key, Usage]:
-        """Return the claims that hold a device: one, or several that share it or were promised it twice."""
+        """Return the claims that use a device, each with the fraction that it uses.
+
+        There are several if they share the device, or if a tentative placement overlaps with another claim.
+        """
         return self._holders.get(device, {})

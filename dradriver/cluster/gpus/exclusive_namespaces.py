@@ -1,4 +1,7 @@
-"""By which numbers the allocator knows namespaces that have parts of GPUs which are of one namespace at a time."""
+"""Numbers for the namespaces with fractions of exclusive GPUs, which the allocator compares.
+
+An exclusive GPU is divided for one namespace at a time.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ SEVERAL: Final = -1
 
 
 class ExclusiveNamespaces:
-    """Numbers of namespaces: one has the same as long as it has such parts anywhere, and no other ever has it.
+    """Numbers for the namespaces that have fractions of exclusive GPUs.
+
+    An exclusive GPU is divided for one namespace at a time. A namespace keeps its number as long as it has a fraction
+    of any such GPU. A number is never used for another namespace.
 
     Attributes:
-        of_node: The namespaces with such parts, of each node that has any.
+        of_node: For each node with such fractions, the namespaces that have them.
     """
 
     def __init__(self) -> None:
@@ -25,9 +31,14 @@ class ExclusiveNamespaces:
         self._next = itertools.count(1)
 
     def set(self, node: str, gpus: Mapping[int, Set[str]]) -> tuple[tuple[int, int], ...]:
-        """Set which namespaces have exclusive parts of which of a node's GPUs.
+        """Record which namespaces have fractions of a node's exclusive GPUs.
 
-        Returns the tenant of each of these GPUs, by its number, ascending.
+        Args:
+            node: The node.
+            gpus: For each exclusive GPU, by GPU number, the namespaces that have fractions of it.
+
+        Returns:
+            The namespace numbers of these GPUs, as ``tenants`` returns them.
         """
         namespaces = frozenset(namespace for own in gpus.values() for namespace in own)
         before = self.of_node.pop(node, frozenset())
@@ -44,11 +55,18 @@ class ExclusiveNamespaces:
         return self.tenants(gpus)
 
     def tenants(self, gpus: Mapping[int, Set[str]]) -> tuple[tuple[int, int], ...]:
-        """Return the namespace's number for each of these GPUs with exclusive parts, ascending."""
+        """Return the namespace number of each exclusive GPU in use, as sorted pairs.
+
+        Each pair has the GPU number and the number of its namespace, or ``SEVERAL`` if several namespaces have
+        fractions. ``gpus`` has the namespaces of each GPU, by GPU number.
+        """
         return tuple((gpu, self._tenant(own)) for gpu, own in sorted(gpus.items()) if own)
 
     def number(self, namespace: str) -> int:
-        """Return the number of a namespace with exclusive parts of GPUs; 0 if it has none."""
+        """Return the number of a namespace with fractions of exclusive GPUs; 0 without any.
+
+        An exclusive GPU is divided for one namespace at a time.
+        """
         return self._numbers.get(namespace, 0)
 
     def _tenant(self, namespaces: Iterable[str]) -> int:

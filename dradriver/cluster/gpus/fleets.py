@@ -1,4 +1,4 @@
-"""The fleets in which places are looked for: the whole cluster's, what a tenant may have of it, and what might be."""
+"""The fleets that the allocator searches: all GPUs, the GPUs of one tenant, and copies without some claims."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ from dradriver.kube.reflector import Change
 
 
 class Fleets:
-    """The allocator's arrays as somebody may have them.
+    """The fleet (the allocator's arrays of GPUs) that each namespace may use.
 
     Attributes:
-        views: Which GPUs each tenant may have.
-        topologies: The network's levels as Kueue has them, for a cluster whose own are not configured.
+        views: The fleet of each tenant: only the GPUs that the policies file lets it use (its partition).
+        topologies: The network levels of Kueue's Topologies, used if the driver's own levels are not configured.
     """
 
     def __init__(
         self, inventory: Inventory, nodes: NodeTable, partition_of: Callable[[str], str] | None = None
     ) -> None:
-        """Begin without partitions, and without levels of the network; see ``Views`` for ``partition_of``."""
+        """Make fleets without partitions and without levels of the network.
+
+        A partition has the GPUs of one tenant. ``partition_of`` returns the tenant whose partition a namespace must
+        use, see ``Views``.
+        """
         self.views = Views(nodes, partition_of)
         self.topologies = KueueTopologies()
         self._inventory, self._nodes = inventory, nodes
@@ -40,7 +44,10 @@ class Fleets:
     # Who may have what.
 
     def follow(self, policies: Policies) -> None:
-        """Apply the policies in force to the fleets: pods without a place may have one by other partitions."""
+        """Apply the policies in force: which tenants have GPUs (a partition) of their own.
+
+        If the partitions changed, waiting pods are tried again.
+        """
         self._inventory.follow(policies)
         if self.views.follow(policies.tenants, self._inventory.pools()):
             for name in self._inventory.pools():
@@ -48,23 +55,28 @@ class Fleets:
             self._help_all()
 
     def relabelled(self, name: str) -> None:
-        """Note that a node's labels changed: its GPUs may belong to other tenants' fleets."""
+        """Update the tenants' fleets after a node's labels changed.
+
+        A tenant's partition (the GPUs that it may use) can select nodes by label.
+        """
         self._inventory.set_exclusive(name)
         if self.views.moved(name, self._inventory.pool(name)):
             self._inventory.marked(name, True)
             self._nodes.helped(name)
 
     def of(self, namespace: str) -> Fleet:
-        """Return the fleet that a namespace's workloads can use, up to date."""
+        """Return the fleet (arrays of GPUs) that a namespace's workloads can use, up to date."""
         view = self._view(namespace)
         return self._inventory.fleet if view is None else view.fleet
 
     def bound(self, namespace: str, rows: Bools) -> str:
-        """Return why a namespace's fleet lacks GPUs of some nodes, as a part of a reason; empty if it has all of these.
+        """Return a sentence that says why a namespace cannot use all GPUs of some nodes.
+
+        It is empty if the namespace can use all of them.
 
         Args:
             namespace: The namespace.
-            rows: The nodes: (rows,).
+            rows: The nodes, one bool for each row (the index of a node).
         """
         whose, view = self.views.whose(namespace), self._view(namespace)
         if whose is None or view is None:
@@ -73,16 +85,25 @@ class Fleets:
         if of_all == of_view and not (rows & self._nodes.named(view.divided)).any():
             return ""
         if whose == OTHERS:
-            return "GPUs that are a tenant's alone"
-        return f"all GPUs but those of tenant {whose}'s partition"
+            return "GPUs in the exclusive partition of another tenant are left out"
+        return f"Only GPUs in the partition of tenant {whose} can be used"
 
     def open_to(self, namespace: str, node: str) -> frozenset[int] | None:
-        """Return the numbers of a node's GPUs that a namespace's fleet has; None for all."""
+        """Return the numbers of the GPUs of a node that a namespace may use.
+
+        The policies file says which these are. None if the namespace may use all of them.
+        """
         whose, pool = self.views.whose(namespace), self._inventory.pool(node)
         return None if whose is None or pool is None else self.views.open_to(whose, node, pool)
 
     def catch_up(self, late: Callable[[], bool]) -> bool:
-        """Bring all fleets up to date node by node, until it is late. Returns whether others are left."""
+        """Bring all fleets up to date, node by node, until ``late`` returns True.
+
+        ``late`` says that the caller has no more time.
+
+        Returns:
+            Whether nodes remain that are not up to date.
+        """
         return self._inventory.catch_up(late) or any(self._bring(view, late) for view in self.views.all())
 
     def _view(self, namespace: str) -> View | None:
@@ -95,7 +116,14 @@ class Fleets:
         return view
 
     def _bring(self, view: View, late: Callable[[], bool]) -> bool:
-        """Bring a view up to date, where the whole fleet is. Returns whether nodes are left because it is late."""
+        """Bring one tenant's fleet (arrays of GPUs) up to date, until ``late`` returns True.
+
+        ``view`` has the tenant's fleet. One node after another is updated. The fleet of the whole cluster must be up to
+        date before.
+
+        Returns:
+            Whether nodes remain that are not up to date.
+        """
         if not view.dirty:  # a set that was large once takes long to look through, even if it is empty
             return False
         for name in sorted(view.dirty):
@@ -115,7 +143,10 @@ class Fleets:
         return bool(view.dirty)
 
     def is_right(self, name: str) -> bool:
-        """Return whether every fleet counts as many free GPUs of a node as nothing holds."""
+        """Return whether every fleet counts a node's free GPUs correctly.
+
+        The fleets are compared with the allocations of claims. The audit of the cluster cache asks this.
+        """
         inventory = self._inventory
         pool = inventory.pool_of(name)
         open_to = {} if pool is None else self.views.anew(name, pool).open
@@ -154,7 +185,7 @@ class Fleets:
             are_own: Whether the claims belong to the pods that are to be placed. Then these pods may have the GPUs of
                 the claims even if the GPUs are reserved for others by now.
             fleet: The fleet to start from, which is not changed; None for the namespace's own.
-            known: A memory of what remains of nodes. The caller keeps it while the cluster cache does not change.
+            known: A cache of what remains of nodes. The caller keeps it while the cluster cache does not change.
         """
         # The copy below keeps the network locations that its origin has, so these must be set first.
         self.locate(self._nodes.labels(), namespace)
@@ -193,13 +224,14 @@ class Fleets:
         return left if mine is None else left.among(mine)
 
     def alone_with(self, claims: Set[Key], devices: Collection[Device]) -> Fleet:
-        """Return the whole fleet as it would be if these GPUs were all that their node has, without some claims.
+        """Return the fleet with only some GPUs on one node, and without some claims.
 
-        It is to be looked at, and by nobody else.
+        The controller searches it to see which of these GPUs a pod would get. All other nodes are unchanged. The caller
+        must not change the result or pass it on.
 
         Args:
-            claims: The claims.
-            devices: The GPUs, all of one node.
+            claims: The claims that count as gone.
+            devices: The GPUs that the node keeps, all of one node.
         """
         fleet, inventory = self._inventory.fleet, self._inventory
         (name,) = {node for node, _ in devices}
@@ -214,21 +246,29 @@ class Fleets:
     # Where nodes stand in the network.
 
     def set_levels(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
-        """Set the label keys of the fleets' network levels, nearest first; known ones if none are given."""
+        """Set the label keys of the network's levels, nearest first, and the rate of each level.
+
+        A level is, for example, a rack. ``gbps_of`` has rates in GB/s by label key. If no keys are given, the levels of
+        Kueue's Topology or well-known label keys are used.
+        """
         if (tuple(keys), gbps_of) != (tuple(self._levels), self._gbps_of):
             self._levels, self._gbps_of = keys, gbps_of
             self._move()
 
     def topology_changed(self, change: Change[KueueTopology]) -> None:
-        """Update the fleets' network levels by what the reflector of Kueue's Topologies saw."""
+        """Update the network levels of all fleets after a Kueue Topology changed.
+
+        A Topology names the node labels of levels, such as racks. A fleet is the allocator's arrays of nodes and GPUs.
+        """
         self.topologies.changed(change)
         self._move()
 
     def locate(self, labels: Mapping[str, Mapping[str, str]], namespace: str) -> None:
-        """Set in a namespace's fleet where every node stands in the network, if machines or labels have changed.
+        """Set the network location of every node in a namespace's fleet, if any changed.
 
         Args:
-            labels: Of each node that the API server knows; the same mapping while they are the same.
+            labels: The labels of each node that the API server knows. If this is the same object as in the last call,
+                and no machine has changed, nothing happens.
             namespace: The namespace.
         """
         viewed = self._view(namespace) or self._inventory
@@ -252,7 +292,10 @@ class Fleets:
 
 
 def _count(fleet: Fleet, rows: Bools) -> int:
-    """Return how many of some nodes, (rows,), a fleet has."""
+    """Return how many of some nodes a fleet contains.
+
+    ``rows`` are the nodes, one bool for each row (the index of a node).
+    """
     return sum(int(group.at_rows(rows).sum()) for group in fleet.groups)
 
 

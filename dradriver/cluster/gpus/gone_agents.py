@@ -1,8 +1,8 @@
-"""Nodes whose agent is gone: claims hold GPUs there, and the node publishes no ResourceSlice of this driver.
+"""Nodes whose agent is gone: claims use GPUs there, but the node publishes no ResourceSlice of this driver.
 
-The kubelet deletes a driver's ResourceSlices 30 seconds after its plugin went (pkg/kubelet/cm/dra/plugin). Then the
-node's pods still run on its GPUs, and nothing else tells of the node. The controller's metrics, ``gputopo`` and its
-page all ask here.
+The kubelet deletes a driver's ResourceSlices 30 seconds after its plugin stopped (pkg/kubelet/cm/dra/plugin). The
+node's pods still run on its GPUs, and no other object names the node. The controller's metrics, ``gputopo`` and its
+page all read the list here.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dradriver.cluster.records.records import ClaimRecord, claim_record
 
 
 def held(claim: ClaimRecord) -> tuple[Device, ...]:
-    """Return the allocated devices of a claim on nodes that had an agent of this driver, by the claim's kind.
+    """Return the allocated devices of a claim on nodes that had an agent of this driver.
 
-    The devices of our driver come from our agent. Another driver's devices count only if our controller chose them:
-    that driver may serve nodes that never had an agent of ours. A claim that was released has none.
+    Devices of this driver come from its own agent. Devices of another driver count only if our controller chose them,
+    because that driver may serve nodes that never had our agent. A claim without an allocation has none.
     """
     if not claim.devices:
         return ()
@@ -29,7 +29,10 @@ def held(claim: ClaimRecord) -> tuple[Device, ...]:
 
 
 def held_by_any(claim: Claim, has_slices: Callable[[str], bool]) -> Iterator[Device]:
-    """Yield the devices of a claim on nodes whose agent is gone, whichever driver allocated them."""
+    """Yield a claim's devices on nodes whose agent is gone, whichever driver allocated the devices.
+
+    ``has_slices`` returns whether a node has any ResourceSlice of this driver.
+    """
     if claim.status.allocation is None:
         return
     drivers = {
@@ -45,12 +48,12 @@ def held_by_any(claim: Claim, has_slices: Callable[[str], bool]) -> Iterator[Dev
 def gone(
     devices: Iterable[Device], *, has_slices: Callable[[str], bool], is_node: Callable[[str], bool]
 ) -> dict[str, frozenset[str]]:
-    """Return the nodes whose agent is gone, each with the names of the devices that claims hold there.
+    """Return the nodes whose agent is gone, each with the names of the devices that claims use there.
 
     Args:
-        devices: What claims hold, as ``held`` and ``held_by_any`` give it.
-        has_slices: Whether a node has any ResourceSlice of this driver, complete or not.
-        is_node: Whether the cluster has a node of that name: one that was removed is not missed.
+        devices: The devices of claims, as ``held`` and ``held_by_any`` return them.
+        has_slices: Returns whether a node has any ResourceSlice of this driver, complete or not.
+        is_node: Returns whether the cluster has a node of this name. A node that was removed is not reported.
     """
     found: dict[str, set[str]] = {}
     for node, device in devices:

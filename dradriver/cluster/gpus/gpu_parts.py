@@ -1,4 +1,7 @@
-"""How many GPUs a part of one is, and which GPUs there are that a request may get parts of, or get whole."""
+"""The size of a fraction in GPUs, and the products on which a request can get GPUs or fractions.
+
+GPU time, quotas and metrics count with these numbers.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,16 @@ _SLICES: Final = 8  # memory slices of a GPU whose profiles nobody knows
 
 
 def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kind, float]]:
-    """Return the product of the GPU of a device, whether the device is all of it, and how many GPUs it counts as.
+    """Return the GPUs that a usage counts as: product, kind of usage, and number of GPUs.
 
-    A share is the larger of its parts of compute and memory, a MIG slice its part of the memory slices: so much of the
-    GPU nobody else can have. That is so also of a slice that is a device of its own.
+    A MIG slice with a quarter of the memory slices is ``[("NVIDIA H200", "slice", 0.25)]``, for example. A share counts
+    as the larger of its fractions of compute and memory. A MIG slice counts as its fraction of the memory slices, even
+    if the slice is a device of its own. No other claim can use that fraction of the GPU.
 
     Args:
-        pool: The node's; None where its slices are not known, and neither is the product.
+        pool: The node's pool; None if its slices are not known. Then the product is unknown, too.
         device: The device's name.
-        usage: What is taken of it.
+        usage: The fractions that are used of the device; None for all of it.
     """
     gpu = None if pool is None else _gpu(pool, device)
     product = "" if gpu is None else gpu.product
@@ -46,7 +50,10 @@ def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kin
 
 
 def _gpu(pool: Pool, device: str) -> Gpu | None:
-    """Return the GPU that a device is or is a MIG slice of."""
+    """Return the GPU that a device is, or that it is a MIG slice of.
+
+    None if the pool has no such GPU.
+    """
     for gpu in pool.machine.gpus:
         name = resource_slices.device_name(gpu.uuid)
         if device == name or device.startswith(f"{name}-"):
@@ -55,7 +62,10 @@ def _gpu(pool: Pool, device: str) -> Gpu | None:
 
 
 def _size_of(gpu: Gpu, device: str) -> int:
-    """Return how many memory slices a device has that is a MIG slice of a GPU; 0 for the GPU itself."""
+    """Return how many memory slices a MIG slice takes of its GPU.
+
+    0 if the device is a whole GPU.
+    """
     named = (
         profile.size
         for profile in gpu.profiles
@@ -75,13 +85,13 @@ def _fraction(part: Amount, gpu: Gpu | None) -> float:
 
 
 class GpuKind(NamedTuple):
-    """GPUs that are alike for whoever asks for one.
+    """GPUs that are equal for every request.
 
     Attributes:
-        gpu: One of them, without what is its own.
-        equal: In how many equal shares it is had; 0 for shares of any size.
-        driver: The machine's driver.
-        cuda: What that knows of CUDA.
+        gpu: A GPU of this kind, without the fields that differ between such GPUs (uuid, PCI address, numbers).
+        equal: The number of equal shares that the GPU is divided into; 0 for shares of any size.
+        driver: The machine's driver version.
+        cuda: The CUDA version that this driver supports.
     """
 
     gpu: Gpu
@@ -91,15 +101,21 @@ class GpuKind(NamedTuple):
 
 
 class GpuKinds:
-    """The kinds of all GPUs that there are."""
+    """All kinds of GPUs in the cluster, which say what a request means per product.
+
+    GPUs of one kind are equal for every request.
+    """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Make an empty collection of kinds of GPUs."""
         self._of_node: dict[str, frozenset[GpuKind]] = {}
         self._nodes: collections.Counter[GpuKind] = collections.Counter()
 
     def set(self, node: str, pool: Pool | None) -> None:
-        """Set the products and parts of a node's GPUs by its pool."""
+        """Replace the GPU kinds (GPUs that are equal for every request) of a node.
+
+        ``pool`` has the node's GPUs now. If it is None, the node's kinds are removed.
+        """
         kinds = frozenset(() if pool is None else _kinds(pool))
         before = self._of_node.pop(node, frozenset())
         if kinds:
@@ -112,7 +128,10 @@ class GpuKinds:
                 del self._nodes[kind]
 
     def asked(self, request: Request) -> dict[str, float]:
-        """Return how many GPUs a request counts as, by the products that it may get."""
+        """Return how many GPUs a request counts as, for each GPU product that can serve it.
+
+        A share of a quarter of a GPU counts as 0.25, for example.
+        """
         found: dict[str, float] = {}
         for kind in self._nodes:
             gpus = _asked(request, kind)
@@ -134,7 +153,10 @@ def _kinds(pool: Pool) -> Iterable[GpuKind]:
 
 
 def _asked(request: Request, kind: GpuKind) -> float | None:
-    """Return how many GPUs a request comes to on those of a kind; None where it gets none of them."""
+    """Return how many GPUs a request counts as on GPUs of a kind.
+
+    A share of a quarter of a GPU counts as 0.25, for example. None if GPUs of this kind cannot serve the request.
+    """
     like = Whole(
         containers=(),
         product=request.product,
@@ -160,5 +182,8 @@ def _asked(request: Request, kind: GpuKind) -> float | None:
 
 
 def of_products(product: str, products: Iterable[str]) -> bool:
-    """Return whether a GPU's product is one of these names or globs; an unknown one may be any."""
+    """Return whether a GPU's product matches one of these names or globs.
+
+    If the product is not known (an empty text), the answer is True.
+    """
     return not product or any(fnmatchcase(product, each) for each in products)

@@ -1,4 +1,8 @@
-"""Which GPUs every node has, who holds them, and the allocator's picture of what is free."""
+"""Keeps the GPUs of every node, the claims that use them, and what is free.
+
+The cluster cache updates the inventory. What is free is kept in the allocator's arrays (a fleet). ``Fleets`` derives
+the tenants' fleets from them.
+"""
 
 from __future__ import annotations
 
@@ -34,31 +38,36 @@ logger = logging.getLogger(__name__)
 
 
 class Inventory:
-    """All GPUs of the cluster with their allocations, and the allocator's fleet that follows from them.
+    """All GPUs of the cluster with their allocations, and the allocator's fleet that is derived from them.
 
-    A GPU is not free while any claim has it or a part of it, even if no slice lists the GPU. If a GPU can be divided,
-    what the claims leave of it can be allocated as shares or MIG slices.
+    A GPU is not free while any claim uses it or a fraction of it, even if no slice lists the GPU. If a GPU can be
+    divided, the rest can be allocated as shares or MIG slices.
 
     Attributes:
         holds: The allocations and tentative placements of claims.
         kinds: The products of GPUs in the cluster.
-        nccl_version: The NCCL version to predict bandwidth for, on machines that name none.
-        tables: Makes the tables of machines, and says which exist.
-        located: The labels of nodes by which the fleet has its network locations; None if these must be set again.
-        marked: Tells that a node may differ from the fleet; with True, that its GPUs may be other GPUs.
+        nccl_version: The NCCL version for bandwidth predictions, on machines that do not name one.
+        tables: Computes the bandwidths of all GPU sets (the allocator's tables) for each kind of machine.
+        located: The node labels from which the network locations in the fleet were made; None if they must be set
+            again.
+        marked: Is called with a node whose entry in the fleet is out of date. The second argument is True if the node
+            may have other GPUs than before.
         reserved: GPUs that are reserved for waiting workloads.
-        generation: Counts the changes.
-        aside: Nodes on which nothing is placed until the tables of their machine exist; their allocations count.
-        unplaced: Nodes that publish GPUs on which nothing is placed, because their machine is too large, for example.
-        unhealthy: Nodes with GPUs that no pod gets, because a taint says that something is wrong with them.
+        generation: A counter that grows with every change.
+        aside: Nodes for whose machine the allocator has no such tables yet. No pod is placed there meanwhile, but the
+            allocations there count.
+        unplaced: Nodes that publish GPUs, but on which no pod can be placed, for example because the machine is too
+            large.
+        unhealthy: Nodes with GPUs that no pod gets, because a taint says that they have a fault.
     """
 
     def __init__(self, nodes: NodeTable, tables: AtOnce | None = None) -> None:
-        """Begin without GPUs.
+        """Make an inventory without GPUs.
 
         Args:
-            nodes: The table of nodes. It is told which nodes offer GPUs, and where GPUs are freed.
-            tables: Makes the tables of machines; None to make them when they are needed.
+            nodes: The table of nodes. The inventory tells it which nodes offer GPUs, and when GPUs become free.
+            tables: Computes the bandwidths of all GPU sets for each kind of machine. If None, they are computed at
+                their first use.
         """
         self.holds = Holds()
         self.kinds = GpuKinds()
@@ -82,20 +91,28 @@ class Inventory:
         self._policies = DEFAULTS
 
     def tenant(self, namespace: str) -> int:
-        """Return the number that the inventory of GPUs gives a namespace for shares of one namespace at a time."""
+        """Return the allocator's number for a namespace with fractions of exclusive GPUs; else 0.
+
+        An exclusive GPU is divided for one namespace at a time. The allocator compares these numbers.
+        """
         self.catch_up(lambda: False)
         return self._tenants.number(namespace)
 
     @property
     def fleet(self) -> Fleet:
-        """Return the inventory of GPUs as the allocator's arrays, up to date."""
+        """Return the fleet of all GPUs, up to date: the arrays that the allocator searches."""
         self.catch_up(lambda: False)
         return self._fleet
 
     def catch_up(self, late: Callable[[], bool]) -> bool:
-        """Bring the inventory's arrays up to date node by node, until it is late: a new kind takes milliseconds.
+        """Bring the allocator's arrays up to date, node by node, until ``late`` returns True.
 
-        Returns whether others are left.
+        ``late`` says that the caller has no more time.
+
+        A single node can take milliseconds, if its machine is of a new kind.
+
+        Returns:
+            Whether nodes remain that are not up to date.
         """
         if not self._dirty:  # a set that was large once takes long to look through, even if it is empty
             return False
@@ -107,12 +124,21 @@ class Inventory:
         return bool(self._dirty)
 
     def free(self) -> NDArray[np.int64]:
-        """Return the number of free GPUs in the inventory of each node, by row."""
+        """Return the number of free GPUs of each node, reserved GPUs included.
+
+        The shape is (rows,); a row is the index of a node.
+        """
         _ = self.fleet
         return self._free
 
     def set_slice(self, old: SliceRecord | None, new: SliceRecord | None) -> set[str]:
-        """Update the inventory by a change of a ResourceSlice of GPUs. Returns the pools that it concerns."""
+        """Update the inventory with a changed ResourceSlice of GPUs, from its old and new state.
+
+        ``old`` is None for a new slice, ``new`` for a deleted one.
+
+        Returns:
+            The pools (one for each node) that the change concerns.
+        """
         if old is not None:
             self._slices.get(old.pool, {}).pop(old.metadata.name, None)
             self._lacks.subtract(old.lacks)
@@ -125,7 +151,7 @@ class Inventory:
         return pools
 
     def set_nccl_version(self, version: str) -> None:
-        """Have the inventory predict for this NCCL on machines that name none; empty: the newest known."""
+        """Set the NCCL version for bandwidth predictions on machines that name none; empty for the newest known."""
         if version == self.nccl_version:
             return
         self.nccl_version = version
@@ -135,9 +161,10 @@ class Inventory:
             self._nodes.helped(name)
 
     def follow(self, policies: Policies) -> None:
-        """Note in the inventory by the policies in force which GPUs have shares of one namespace at a time.
+        """Apply the policies in force: they say which GPUs are divided for one namespace at a time.
 
-        Node agents publish it, too, but they read the policies later: a GPU is exclusive as soon as either says so.
+        Node agents publish the same, but may read new policies later. A GPU is exclusive if the policies or its agent
+        says so.
         """
         if policies.known and policies.gpus != self._policies.gpus:
             self._policies = policies
@@ -145,7 +172,11 @@ class Inventory:
                 self.set_exclusive(name)
 
     def set_exclusive(self, name: str) -> None:
-        """Note in the inventory that a node's labels, by which policies select its GPUs, may have changed."""
+        """Determine again which GPUs of a node are exclusive, after its labels changed.
+
+        Exclusive GPUs are divided for one namespace at a time. The policies select them by the labels of nodes.
+        ``name`` is the node's.
+        """
         pool = self._pools.get(name)
         if pool is None:
             return
@@ -156,18 +187,28 @@ class Inventory:
             self._nodes.helped(name)
 
     def set_tables(self, name: str) -> None:
-        """Note in the inventory that the tables of a node's machine are made."""
+        """Make a node available for placement, because the bandwidths of its GPU sets are computed.
+
+        They are in the allocator's tables for the node's kind of machine. ``name`` is the node's.
+        """
         self.aside.discard(name)
         self._mark(name)
         self._nodes.helped(name)
 
     def set_node(self, name: str) -> None:
-        """Note in the inventory that a node came or went: without a row it has no place in the arrays."""
+        """Update the inventory after a node was added or removed.
+
+        A node without a row (index) in the node table is left out of the allocator's arrays.
+        """
         self.set_exclusive(name)
         self._offer(name)
 
     def hold(self, claim: Key, devices: Mapping[Device, Usage]) -> set[Device]:
-        """Note in the inventory all that a claim holds from now on. Returns the devices that it is news for."""
+        """Replace the devices that a claim uses by ``devices``, with the fraction of each.
+
+        Returns:
+            The devices whose usage changed.
+        """
         before = dict(self.holds.of(claim))
         news = self.holds.hold(claim, devices)
         for pool, device in news:
@@ -181,38 +222,51 @@ class Inventory:
         return news
 
     def hold_anew(self, claim: Key, devices: Mapping[Device, Usage]) -> None:
-        """Note in the inventory all that a claim holds, whatever was noted of it."""
+        """Replace the devices of a claim whose records were found wrong.
+
+        The audit of the cluster cache calls this. All records of the claim are removed first, even inconsistent ones.
+        """
         for pool, _ in self.holds.forget(claim):
             self._mark(pool)
         self.hold(claim, devices)
 
     def slices(self) -> dict[str, SliceRecord]:
-        """Return the names of the slices that the inventory was made from."""
+        """Return the ResourceSlices that the inventory was made from, by name."""
         return {name: piece for pieces in self._slices.values() for name, piece in pieces.items()}
 
     def has_slices(self, pool: str) -> bool:
-        """Return whether the inventory has any slice of a pool, complete or not."""
+        """Return whether the inventory has any ResourceSlice of a pool, complete or not."""
         return bool(self._slices.get(pool))
 
     def slice_of(self, pool: str, name: str) -> SliceRecord | None:
-        """Return a pool's slice of that name as the inventory has it."""
+        """Return a pool's ResourceSlice by its name; None if there is none."""
         return self._slices.get(pool, {}).get(name)
 
     def pool(self, name: str) -> Pool | None:
-        """Return a node's pool in the inventory as it is now; None if nothing can be placed there."""
+        """Return a node's pool: its ResourceSlices, read as one machine.
+
+        None if the slices are not complete, or do not describe a machine that can be used. ``name`` is the node's.
+        """
         return self._pools.get(name)
 
     def pool_of(self, name: str) -> Pool | None:
-        """Return a node's pool as the inventory's arrays have it; None if they, up to date, have none."""
+        """Return a node's pool (its slices) if the allocator's arrays have the node; else None.
+
+        The arrays do not have the node while they are not up to date, for example after the node got another row.
+        """
         pool = self._pools.get(name)
         return None if pool is None or pool.row is None or pool.row != self._nodes.find(name) else pool
 
     def pools(self) -> tuple[str, ...]:
-        """Return the nodes whose pools are complete in the inventory."""
+        """Return the nodes whose ResourceSlices are complete in the inventory."""
         return tuple(self._pools)
 
     def is_counted_right(self, name: str) -> bool:
-        """Return whether the inventory counts as many GPUs of a node as free as nobody holds."""
+        """Return whether the count of a node's free GPUs is right.
+
+        It is right if it equals the number of usable GPUs without a claim. The audit of the cluster cache asks this.
+        While the arrays do not have the node, the result is True.
+        """
         pool, row = self._pools.get(name), self._nodes.find(name)
         if pool is None or row is None or name in self._dirty or name in self.aside:
             return True
@@ -220,7 +274,7 @@ class Inventory:
         return int(self._free[row]) == sum(bool(self.usable(gpu, None)) and not self.holders(gpu) for gpu in every)
 
     def reserve(self, gpus: Mapping[Device, str]) -> None:
-        """Reserve these GPUs of the inventory, and no others, each for a waiting workload."""
+        """Replace all reservations of GPUs. ``gpus`` has the waiting workload of each reserved GPU."""
         for pool in self.reserved.keep(gpus):
             self._mark(pool)
             self._nodes.helped(pool)
@@ -234,15 +288,15 @@ class Inventory:
         whose: Collection[str] = (),
         are_own: bool = False,
     ) -> Remaining:
-        """Return what the inventory has left on a node without some claims and without GPUs reserved for others.
+        """Return what is left of a node's GPUs without some claims, excluding GPUs reserved for others.
 
         Args:
             name: The node.
             pool: Its pool.
             leaving: The claims that count as gone.
-            whose: The workloads that ask: what is reserved for these counts as left.
-            are_own: Whether the gone claims are those of the workloads that ask. What they hold then counts as left,
-                whoever it is reserved for.
+            whose: The waiting workloads that ask. GPUs reserved for them count as left.
+            are_own: Whether the gone claims belong to the workloads that ask. Then the claims' devices count as left
+                even if they are reserved for others.
         """
         left = self.left(name, pool, leaving)
         if name not in self.reserved.by_node:
@@ -251,7 +305,10 @@ class Inventory:
         return self.reserved.left(name, pool, left, whose=whose, held=held)
 
     def set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:
-        """Tell a fleet that has a node of the inventory what is left there."""
+        """Set in a fleet (the allocator's arrays) what is left of a node's GPUs.
+
+        The fleet must contain the node. ``name`` is the node's.
+        """
         offer = left.offer
         if left.tenants:
             offer = msgspec.structs.replace(offer, tenants=self._tenants.tenants(left.tenants))
@@ -260,19 +317,34 @@ class Inventory:
         fleet.set_parts(name, left.parts)
 
     def uuids(self, pool: str) -> dict[int, str]:
-        """Return the uuids of a node's GPUs in the inventory by their numbers; none while its pool is not complete."""
+        """Return the uuids of a node's GPUs by GPU number.
+
+        The result is empty while the ResourceSlices of the node's pool are not complete.
+        """
         known = self._pools.get(pool)
         return {} if known is None else {number: uuid for number, (_, uuid) in known.devices.items()}
 
     def addresses(self, pool: str) -> dict[str, str]:
-        """Return the PCI addresses of a node's GPUs in the inventory by uuid; none where the uuid tells them apart."""
+        """Return the PCI addresses of a node's GPUs by uuid.
+
+        The result is empty if the driver that allocates GPUs does not name them by address, or if the node's pool is
+        not complete.
+        """
         known = self._pools.get(pool) if current_ledger().by_address else None
         return {} if known is None else {gpu.uuid: gpu.pci for gpu in known.machine.gpus if gpu.pci}
 
     def usable(self, device: Device, taken: Usage) -> bool | None:
-        """Return whether the inventory offers a GPU, or these parts of it, untainted; None if its pool is incomplete.
+        """Return whether a GPU, or fractions of it, can be allocated and are not tainted.
 
-        What a GPU is handed out as may have changed since it was promised.
+        Since a placement was chosen, its GPU may have begun to be offered in another form: whole, as shares or as MIG
+        slices. Then the result is False.
+
+        Args:
+            device: The GPU.
+            taken: The fractions of the GPU that are to be used; None for the whole GPU.
+
+        Returns:
+            None if the slices of the node's pool are not complete.
         """
         pool = self._pools.get(device[0])
         if pool is None:
@@ -289,10 +361,11 @@ class Inventory:
         )
 
     def keeps(self, pin: Pin) -> bool:
-        """Return whether the inventory offers every device that a claim is pinned to, in the same form and untainted.
+        """Return whether all devices of a pin are still offered in the same form, untainted.
 
-        Nothing says otherwise while its pool is not complete. A MIG slice is pinned as a device of its own or as a part
-        of its GPU: which of the two it is may have changed, and then no device is what the pin says.
+        A pin has the devices that the controller chose for a claim. The result is also True while the slices of the
+        node's pool are not complete. A MIG slice is pinned as a device of its own or as a fraction of its GPU. If that
+        form has changed, no device matches the pin any more.
         """
         if any(self.usable(*pinned) is False for pinned in pin.taken.items()):
             return False
@@ -303,7 +376,7 @@ class Inventory:
         return pool is None or {device for device in sliced if device[1] in pool.placed} == pin.apart
 
     def holders(self, device: Device) -> Mapping[Key, Usage]:
-        """Return the claims that by the inventory hold a GPU or a fraction of it."""
+        """Return the claims that use a GPU or a fraction of it."""
         pool = self._pools.get(device[0])
         if pool is None:
             return self.holds.holders(device)
@@ -321,33 +394,50 @@ class Inventory:
         return held
 
     def placed(self, pool: str) -> frozenset[str]:
-        """Return the uuids of a node's GPUs in the inventory whose MIG slices are devices of their own."""
+        """Return the uuids of a node's GPUs whose MIG slices are published as own devices."""
         known = self._pools.get(pool)
         if known is None:
             return frozenset()
         return frozenset(uuid for device, uuid in known.devices.values() if device in known.placed)
 
     def counted(self, pool: str) -> bool:
-        """Return whether a node has MIG placements that share counters: such a node costs the scheduler long."""
+        """Return whether a node publishes possible MIG placements as devices that share counters.
+
+        The counters say which of these placements can be allocated together. The scheduler needs much time for such a
+        node. ``pool`` is the node's pool of devices, which has the node's name.
+        """
         known = self._pools.get(pool)
         return known is not None and known.counted
 
     def knows_seats(self, pool: str) -> bool:
-        """Return whether the agent of a node in the inventory prepares claims with seats."""
+        """Return whether a node's agent can prepare claims with gang barrier devices.
+
+        Such a device keeps a pod unbound until its whole gang can start.
+        """
         known = self._pools.get(pool)
         return known is not None and known.seats
 
     def compute(self, pool: str) -> dict[str, int]:
-        """Return from the inventory how many compute slices the MIG profiles of a node's GPUs have, by profile."""
+        """Return how many compute slices each MIG profile of a node has, by profile name."""
         known = self._pools.get(pool)
         return {} if known is None else {p.name: p.compute for gpu in known.machine.gpus for p in gpu.profiles}
 
     def lacks(self) -> frozenset[str]:
-        """Return the names of slice features that by the inventory's slices the API server lacks."""
+        """Return the features of ResourceSlices that the API server does not support.
+
+        Node agents write into their slices which fields the API server dropped.
+        """
         return frozenset(+self._lacks)
 
     def fits(self, claim: Key, device: Device, taken: Usage, others: Collection[Key]) -> bool:
-        """Return whether by the inventory a claim can have this of a device beside what other claims hold of it."""
+        """Return whether a claim fits on a device next to the other claims.
+
+        Args:
+            claim: The claim.
+            device: The device.
+            taken: The fractions that the claim needs; None for the whole device.
+            others: The claims to compare with. All other users of the device are ignored.
+        """
         held = self.holders(device)
         loads = {other: held[other] for other in others if other != claim and other in held}
         return not loads or fits_beside(self._pools.get(device[0]), device[1], taken, loads, claim[0])
@@ -391,7 +481,10 @@ class Inventory:
         self._mark(name, anew=True)  # its row is known by now
 
     def _refresh(self, name: str) -> None:
-        """Bring a node of the fleet up to date; remove it if nothing can be placed there."""
+        """Bring a node up to date in the allocator's arrays.
+
+        ``name`` is the node's. A node on which no pod can be placed is removed from these arrays.
+        """
         pool, row = self._pools.get(name), self._nodes.find(name)
         if row is not None:
             if row >= len(self._free):
@@ -417,10 +510,10 @@ class Inventory:
             # Reserved GPUs count as free here: those for whom they are reserved can have them.
             self._free[row] = len(set(unused.free) - unused.offer.parts_only)
         except DriverError as error:
-            logger.warning("node %s: %s; its GPUs are not placed", name, error)
+            logger.warning("Node %s: %s. No pod is placed on its GPUs.", name, str(error).removesuffix("."))
             self._leave_out(name)
         except Exception:  # a bug in what one machine meets must not stop the other nodes
-            logger.exception("node %s: an error in this program; its GPUs are not placed", name)
+            logger.exception("Node %s: internal error. No pod is placed on its GPUs.", name)
             self._leave_out(name)
 
     def _remove(self, name: str) -> None:
@@ -436,7 +529,10 @@ class Inventory:
         self._nodes.offer(name, False)
 
     def left(self, name: str, pool: Pool, leaving: Set[Key] = frozenset()) -> Remaining:
-        """Return what the inventory has left of a node's GPUs if some claims were not there."""
+        """Return what is left of a node's GPUs if the claims in ``leaving`` are gone.
+
+        ``name`` is the node's, ``pool`` its devices. Reservations are ignored: GPUs reserved for others count as left.
+        """
         held = {
             device: {claim: amount for claim, amount in self.holders((name, device)).items() if claim not in leaving}
             for device, _ in pool.devices.values()
@@ -444,11 +540,14 @@ class Inventory:
         return remaining(pool, held)
 
     def _assess(self, name: str, pool: Pool) -> bool:
-        """Return whether a node's machine may be placed on now; else its tables are asked for, and it stands aside."""
+        """Return whether pods can be placed on a node's machine now.
+
+        If the allocator's tables of the machine do not exist yet, they are requested, and the node joins ``aside``.
+        """
         try:
             ready = self.tables.ready(name, self.machine(pool))
         except Exception:  # a bug in what one machine meets must not stop the other nodes
-            logger.exception("node %s: an error in this program; its GPUs are not placed", name)
+            logger.exception("Node %s: internal error. No pod is placed on its GPUs.", name)
             ready = False
         if ready:
             self.aside.discard(name)
@@ -457,7 +556,10 @@ class Inventory:
         return ready
 
     def machine(self, pool: Pool) -> Machine:
-        """Return a node's machine as the inventory's arrays have it, with the NCCL that jobs run."""
+        """Return the machine of a node's pool, in the form that the allocator needs.
+
+        If the machine names no NCCL version, it gets the version that jobs use by default.
+        """
         machine = pool.offered
         if machine.nccl_version or not self.nccl_version:
             return machine

@@ -1,10 +1,13 @@
-"""Another driver's devices as GPUs by identity: its names for them are another's once a GPU is lost.
+"""The slices of another allocating driver, joined with our node agent's slices.
 
-NVIDIA's driver calls a GPU ``gpu-<minor>``, AMD's ``gpu-<card>-<render>``. A claim's allocation has that name for ever;
-which GPU it meant is known as long as the driver's slices say so. After a shift two GPUs are out of reach: the one that
-the claim was given, on which its pod may run, and the one that has the name now, which the scheduler gives to nobody
-else, and on which the pod runs if it starts anew after a reboot: with the boot the driver forgets what it prepared, and
-goes by the name again.
+NVIDIA's driver calls a GPU ``gpu-<minor>``, AMD's ``gpu-<card>-<render>``. When a GPU is lost, these names can shift to
+other GPUs. A claim's allocation keeps the name for ever. The GPU behind a name is known only while the driver's slices
+show it.
+
+After a shift, two GPUs cannot be allocated to others:
+1. The GPU that the claim was allocated. Its pod may still run on it.
+2. The GPU that has the name now. The scheduler gives this name to no other claim. If the pod starts again after a
+   reboot, it gets this GPU: the driver forgets prepared claims at boot, and looks the name up again.
 """
 
 from __future__ import annotations
@@ -30,13 +33,13 @@ _Kind = dict[str, SliceRecord]
 
 
 class _Pool(msgspec.Struct):
-    """One node's slices.
+    """The slices of one node from both drivers.
 
     Attributes:
-        machine: Those of our node agent, by name.
-        devices: Those of the other driver.
-        names: Which GPU each of its devices is, as of its newest complete generation: our device names by its own.
-        joined: Both as one slice of ours; None while one of the two is not whole.
+        machine: The slices of our node agent, by name.
+        devices: The slices of the other driver, by name.
+        names: Our device name for each device name in the other driver's newest complete slices.
+        joined: Both joined into one slice of our form; None while the slices of one driver are not complete.
     """
 
     machine: _Kind
@@ -46,11 +49,12 @@ class _Pool(msgspec.Struct):
 
 
 class _Given(msgspec.Struct):
-    """What a claim was given.
+    """The devices of another driver that a claim was allocated.
 
     Attributes:
-        uid: The claim's.
-        first: The GPU that each device was when it was first seen; empty while no slice has shown it.
+        uid: The claim's uid.
+        first: For each device, our device name of the GPU that a slice first showed for it; empty if no slice has shown
+            it yet. Later the device's name may mean another GPU.
     """
 
     uid: str
@@ -58,7 +62,10 @@ class _Given(msgspec.Struct):
 
 
 class JoinedSlices:
-    """Joins the slices of two drivers, and says which GPUs a claim holds by its devices' names."""
+    """Joins our node agents' slices with those of another driver that allocates GPUs.
+
+    It also translates the other driver's device names into GPUs.
+    """
 
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}
@@ -68,10 +75,13 @@ class JoinedSlices:
     def set_slice(
         self, old: SliceRecord | None, new: SliceRecord | None
     ) -> list[tuple[str, SliceRecord | None, SliceRecord | None]]:
-        """Update the joined slices by a changed slice. Returns each pool concerned, what it was, and what it is.
+        """Update the joined slices with a changed slice of either driver.
 
-        Such a slice offers the GPUs that both know: whose place in the machine our agent says, and which the other
-        driver hands out whole.
+        ``old`` is None for a new slice, ``new`` for a deleted one. A joined slice offers the GPUs that both drivers
+        know: our agent has their position in the machine, and the other driver offers them whole.
+
+        Returns:
+            Each pool concerned, with its joined slice before and after the change.
         """
         for piece in (old, new):
             if piece is None:
@@ -90,27 +100,28 @@ class JoinedSlices:
         return changes
 
     def slices(self) -> dict[str, SliceRecord]:
-        """Return the slices of both drivers that were taken in, by name."""
+        """Return the ResourceSlices of both drivers by name, as they were published."""
         kinds = (kind for pool in self._pools.values() for kind in (pool.machine, pool.devices))
         return {name: piece for kind in kinds for name, piece in kind.items()}
 
     def has_slices(self, pool: str) -> bool:
-        """Return whether our node agent has any slice in a pool, complete or not."""
+        """Return whether our node agent has published any ResourceSlice of a pool."""
         return pool in self._pools and bool(self._pools[pool].machine)
 
     def slice_of(self, pool: str, name: str) -> SliceRecord | None:
-        """Return a pool's slice of that name, whichever driver's, as it was taken in."""
+        """Return a pool's slice of either driver by its name; None if there is none."""
         known = self._pools.get(pool)
         return None if known is None else known.machine.get(name) or known.devices.get(name)
 
     def users(self, pool: str) -> list[Key]:
-        """Return the claims that were given devices of a pool whose slices are joined."""
+        """Return the claims to which devices of a pool are allocated."""
         return sorted(self._users.get(pool, ()))
 
     def held(self, claim: ClaimRecord) -> Mapping[Device, Usage]:
-        """Return the GPUs that a claim keeps from others by its devices in joined slices, all of each.
+        """Return the GPUs that no other claim can get because of this claim, each as a whole.
 
-        A device that no slice has shown yet stands under its driver's name for it.
+        After a device name has shifted, these are the GPU that it meant first and the GPU that it means now. A device
+        that no slice has shown yet is returned under the other driver's name.
         """
         given = self._given.get(claim.key)
         if given is None or given.uid != claim.uid:
@@ -128,9 +139,10 @@ class JoinedSlices:
         return dict.fromkeys(gpus)
 
     def results(self, claim: ClaimRecord) -> Mapping[Device, Usage]:
-        """Return what a claim was given of the GPUs that its devices were at first: of MIG slices these, else all.
+        """Return the GPUs or MIG slices that a claim was allocated.
 
-        Unlike what it keeps from others, no GPU stands under two names, and none whole of which it has a part.
+        A device name counts as the GPU that it meant when the name was first seen. Unlike in ``held``, each GPU occurs
+        once. A GPU of which the claim has only MIG slices is returned with these slices.
         """
         if claim.pin is not None:
             return dict.fromkeys(claim.pin.devices)
@@ -145,7 +157,15 @@ class JoinedSlices:
         return found
 
     def _part(self, pool: str, device: str, name: str) -> MigSlice | None:
-        """Return which slice of a GPU its driver's name says; None for none, and where the GPU is not known."""
+        """Return the MIG slice that a device name of the other driver stands for.
+
+        None if the name is no MIG slice, or if the GPU is not known.
+
+        Args:
+            pool: The node.
+            device: The GPU, by our device name.
+            name: The other driver's device name.
+        """
         mig = _MIG.fullmatch(name)
         if mig is None or pool not in self._pools:
             return None
@@ -156,7 +176,10 @@ class JoinedSlices:
         return None if profile is None else MigSlice(profile.name, int(mig[3]), profile.size)
 
     def forget(self, key: Key) -> None:
-        """Forget the devices in joined slices that a claim had: it is gone, or was given nothing."""
+        """Forget the devices of a claim that is gone or has no allocation any more.
+
+        ``key`` is the claim's namespace and name.
+        """
         given = self._given.pop(key, None)
         for pool in {pool for pool, _ in given.first} if given is not None else ():
             users = self._users.get(pool, set())
@@ -166,7 +189,7 @@ class JoinedSlices:
                 self._drop(pool)
 
     def _drop(self, name: str) -> None:
-        """Forget a pool without slices of which no claim has anything."""
+        """Forget the node ``name`` if it has no ResourceSlices of either driver and no claims."""
         pool = self._pools.get(name)
         if pool is not None and not (pool.machine or pool.devices or name in self._users):
             del self._pools[name]

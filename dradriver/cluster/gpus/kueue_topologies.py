@@ -1,6 +1,6 @@
-"""The network's levels as Kueue's ``Topology`` objects name them: whoever has one has written them down already.
+"""The network's levels from Kueue's ``Topology`` objects, for clusters in which an administrator has defined them.
 
-Source: kueue.x-k8s.io/v1beta2, ``spec.levels[].nodeLabel``, the widest first, the node itself only as the last.
+Source: kueue.x-k8s.io/v1beta2, ``spec.levels[].nodeLabel``: the widest level first. The node itself can only be last.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class _Topology(Part, frozen=True):
 
 
 class KueueTopology(msgspec.Struct, frozen=True):
-    """What is kept of one.
+    """The fields that the cluster cache keeps of a Kueue Topology.
 
     Attributes:
-        metadata: Without labels and annotations.
-        keys: The label of each level but the node's own, nearest first.
+        metadata: Metadata without labels and annotations.
+        keys: The label key of each level above the node, nearest first.
     """
 
     metadata: Metadata
@@ -45,10 +45,12 @@ class KueueTopology(msgspec.Struct, frozen=True):
 
 
 def read_topology(data: msgspec.Raw) -> KueueTopology | None:
-    """Return what is kept of a Kueue Topology; None for one without levels above the node, or with too many.
+    """Return the fields that the cluster cache keeps of a Kueue Topology.
+
+    None if it has no levels above the node, too many levels, or a label key that is too long.
 
     Raises:
-        BadJson: It is none.
+        BadJson: The JSON is not a Topology.
     """
     topology: _Topology = codec.decode(data, _Topology)
     keys = [level.node_label for level in reversed(topology.spec.levels) if level.node_label != HOSTNAME]
@@ -58,20 +60,23 @@ def read_topology(data: msgspec.Raw) -> KueueTopology | None:
 
 
 class KueueTopologies:
-    """All of them, by name."""
+    """All Topology objects of Kueue, by name. Their label keys give the network's levels."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Make an empty collection of Kueue's Topology objects."""
         self._of: dict[str, KueueTopology] = {}
 
     def changed(self, change: Change[KueueTopology]) -> None:
-        """Update the Kueue Topologies by what their reflector saw."""
+        """Update the Kueue Topologies (network levels) with a change from their reflector."""
         self._of.pop(change.key[1], None)
         if change.new is not None:
             self._of[change.key[1]] = change.new
 
     def keys(self, nodes: Collection[Mapping[str, str]]) -> Sequence[str]:
-        """Return the levels of the first Kueue Topology whose nearest label nine nodes of ten have; empty for none.
+        """Return the label keys of the first Topology that fits the nodes, nearest level first.
+
+        A Topology fits if 90 % of the nodes have the label of its nearest level (the level just above the node).
+        Topologies are tried in the order of their names. The result is empty if none fits.
 
         Args:
             nodes: The labels of each node with GPUs.

@@ -1,4 +1,7 @@
-"""The location of nodes in the network for the allocator, from the labels of nodes and the machines' network cards."""
+"""Sets the location of each node in the network, in the allocator's arrays.
+
+The location comes from the node's labels and from the network cards of its machine.
+"""
 
 from __future__ import annotations
 

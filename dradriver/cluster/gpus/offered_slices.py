@@ -1,4 +1,8 @@
-"""The slices that nodes offer, of one driver or joined of two, without devices that taint rules keep."""
+"""The slices that nodes offer, without the devices that taint rules exclude.
+
+The slices come from this driver. If another driver allocates GPUs, its slices are joined with them. The cluster cache
+calls this module for each changed slice, taint rule and claim.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,10 @@ from dradriver.kube.reflector import Change
 
 
 class Offered:
-    """Takes slices in for the inventory.
+    """Reads ResourceSlices, removes devices by taint rules, and passes the rest to the inventory.
 
     Attributes:
-        taint_rules: What administrators' rules leave of the slices.
+        taint_rules: The DeviceTaintRules, which remove devices from slices.
     """
 
     def __init__(
@@ -31,11 +35,11 @@ class Offered:
         touch: Callable[[Key], None],
         known: Callable[[str], None],
     ) -> None:
-        """Begin with no slice.
+        """Make an object that has read no ResourceSlices yet.
 
         Args:
-            inventory: Told of the GPUs.
-            nodes: Told of nodes on which some may have become free.
+            inventory: Gets the GPUs of the slices.
+            nodes: Gets the nodes on which GPUs may have become free.
             rehold: Called with each claim whose devices may be other GPUs now.
             touch: Called with each claim that is pinned on a node whose GPUs have changed.
             known: Called with each node whose GPUs have become known.
@@ -47,21 +51,28 @@ class Offered:
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
 
     def slice_changed(self, change: Change[SliceRecord]) -> None:
-        """Update the offered slices by a changed slice."""
+        """Update the offered GPUs after a ResourceSlice changed."""
         self._take_in(self.taint_rules.slice_changed(change))
 
     def rule_changed(self, change: Change[TaintRule]) -> None:
-        """Update the offered slices by a changed taint rule."""
+        """Update the offered GPUs after a DeviceTaintRule changed: tainted devices are not offered."""
         for concerned in self.taint_rules.rule_changed(change):
             self._take_in(concerned)
 
     def tables_made(self, node: str) -> None:
-        """Note that the tables of the machine that a node's slices offer are made."""
+        """Make a node available for placement, because the bandwidths of its GPU sets are computed.
+
+        They are in the allocator's tables for the node's kind of machine.
+        """
         self._inventory.set_tables(node)
         self._touch_pinned_on(node)
 
     def claim_changed(self, key: Key, old: ClaimRecord | None, new: ClaimRecord | None) -> None:
-        """Note on which node a claim is pinned to offered devices."""
+        """Record the node that a changed claim is pinned to.
+
+        A pinned claim can be allocated only GPUs that the controller chose. When GPUs of that node change, ``touch`` is
+        called with the claim.
+        """
         if old is not None and old.pin is not None:
             node = old.pin.choice.node
             self._pinned_on[node].discard(key)
@@ -71,7 +82,11 @@ class Offered:
             self._pinned_on.setdefault(new.pin.choice.node, set()).add(key)
 
     def given(self, key: Key, claim: ClaimRecord | None) -> Mapping[Device, Usage] | None:
-        """Return the GPUs in offered slices that another driver allocated to a claim; None if none did."""
+        """Return the GPUs that another driver's allocation to a claim keeps from other claims.
+
+        These can be more than the allocated GPUs, if the driver's device names have shifted to other GPUs. None if this
+        driver allocates devices, or if the claim has no allocation.
+        """
         if self._theirs is None:
             return None
         if claim is not None and claim.devices is not None:
@@ -80,13 +95,17 @@ class Offered:
         return None
 
     def results(self, claim: ClaimRecord | None) -> Mapping[Device, Usage] | None:
-        """Return what another driver allocated to a claim, of each offered GPU no more than that; None if none did."""
+        """Return exactly the GPUs or MIG slices that another driver allocated to a claim.
+
+        Unlike in ``given``, GPUs that are only kept from other claims are left out. None if this driver allocates
+        devices, or if the claim has no allocation.
+        """
         if self._theirs is None or claim is None or claim.devices is None:
             return None
         return self._theirs.results(claim)
 
     def slices(self) -> dict[str, SliceRecord]:
-        """Return the slices that were taken in, by name."""
+        """Return all ResourceSlices of GPUs by name, as they were read."""
         return (self._theirs or self._inventory).slices()
 
     def has_slices(self, node: str) -> bool:
@@ -94,7 +113,7 @@ class Offered:
         return (self._theirs or self._inventory).has_slices(node)
 
     def slice_of(self, pool: str, name: str) -> SliceRecord | None:
-        """Return a pool's slice of that name as it was taken in."""
+        """Return a pool's slice by its name, as it was read; None if there is none."""
         return (self._theirs or self._inventory).slice_of(pool, name)
 
     def _take_in(self, change: Change[SliceRecord]) -> None:

@@ -1,4 +1,4 @@
-"""A node's pool: its newest complete slices, read together with the machine that the first of them describes."""
+"""A node's pool: its newest complete ResourceSlices, with the machine that one of them describes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ logger = logging.getLogger(__name__)
 
 
 class Pool(msgspec.Struct):
-    """One node's complete newest generation.
+    """The GPUs of one node, from the newest complete generation of its ResourceSlices.
 
     Attributes:
-        devices: Device name and uuid of each GPU by the machine's own number.
-        usable: Names of the devices that may be given away.
-        parts: How devices may be had in parts, by name.
-        placed: What each device is that is a MIG slice, by the GPU's device name and its own.
-        counted: Whether some of these are placements, which share counters.
+        devices: Device name and uuid of each GPU, by the GPU's number on the machine.
+        usable: Names of the devices that can be allocated.
+        parts: How each divisible device can be allocated in fractions, by device name.
+        placed: The MIG slices that are devices of their own, by the GPU's device name and the slice's device name.
+        counted: Whether some of these MIG slices are only possible placements. Counters of the GPU say how many of them
+            can be allocated together. Other MIG slices are existing instances.
         machine: The machine.
-        offered: The same as slices can be had of it: instances that are there already are all that their GPU can have.
-        ill: Names of the devices that are not usable because something is wrong with them.
-        seats: Whether the node's agent prepares claims with seats.
-        exclusive: Names of the devices whose parts are of one namespace at a time by the policies in force, in addition
-            to those whose agents have published it.
-        row: The node's row that the fleet has it under; None while it has not.
+        offered: The machine with the MIG profiles that can be allocated. If a GPU's MIG instances exist already, these
+            instances are all that it offers.
+        ill: Names of the devices that are not usable because they have a fault.
+        seats: Whether the node's agent can prepare claims with gang barrier devices.
+        exclusive: Names of the devices whose fractions are for one namespace at a time by the policies in force. What
+            agents publish about this is in ``parts``.
+        row: The node's row in the fleet; None while the fleet does not contain the node.
     """
 
     devices: dict[int, tuple[str, str]]
@@ -49,12 +51,12 @@ class Pool(msgspec.Struct):
     row: int | None = None
 
     def is_exclusive(self, device: str) -> bool:
-        """Return whether shares of a device in the pool are of one namespace at a time."""
+        """Return whether a device can have fractions of only one namespace at a time."""
         parts = self.parts.get(device)
         return parts is not None and (parts.exclusive or device in self.exclusive)
 
     def numbers(self, devices: Collection[str]) -> set[int]:
-        """Return the machine's own numbers of these devices of a pool, by their names."""
+        """Return the GPU numbers of a pool's devices with these names."""
         return {number for number, (device, _) in self.devices.items() if device in devices}
 
 
@@ -66,16 +68,18 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
         pieces: The slices of the pool, of all generations.
 
     Returns:
-        None if the slices are not complete, or if no pods can be placed by them.
+        None if the slices are not complete, belong to another node, or have no readable machine.
     """
     current = newest(pieces)
     if any(piece.node != name for piece in current):
-        logger.warning("pool %s: its slices are not those of the node of that name; its GPUs are not used", name)
+        logger.warning(
+            "Pool %s: its slices do not belong to the node of that name. No pod is placed on its GPUs.", name
+        )
         return None
     # One of the slices has the machine in an annotation. It is a text that says why if it cannot be read.
     machine = next((piece.machine for piece in current if piece.machine is not None), None)
     if isinstance(machine, str):
-        logger.warning("pool %s: %s; its GPUs are not placed", name, machine)
+        logger.warning("Pool %s: %s. No pod is placed on its GPUs.", name, machine.removesuffix("."))
     if machine is None or isinstance(machine, str):
         return None
     devices = {gpu.index: (resource_slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
@@ -101,19 +105,20 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
 
 
 def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:
-    """Return a pool's newest generation of slices, ordered by name; none if it is not complete."""
+    """Return the newest generation of a pool's ResourceSlices, ordered by name.
+
+    The result is empty if that generation is not complete. ``pieces`` are the slices of all generations.
+    """
     known = resource_slices.generations(pieces, lambda piece: (piece.generation, piece.count))
     return sorted(known[0].slices, key=lambda piece: piece.metadata.name) if known and known[0].complete else []
 
 
 def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mapping[Key, Usage]:
-    """Return the allocations of a GPU as far as they can be believed.
+    """Return the allocations of a GPU, with doubtful MIG slices counted as the whole GPU (None).
 
-    None is the whole GPU.
-
-    The place of a MIG slice is read from the claim's status, which anyone with the right can write. The scheduler
-    counts the slice's size by itself, and refuses a claim for ever if no room is left by that count. So a claim whose
-    slice is not one of the GPU's profiles counts as the whole GPU.
+    The place of a MIG slice is read from the claim's status. Others can write this status, so the place may be wrong.
+    The scheduler counts the sizes of MIG slices itself, and never places a claim for which its count leaves no room. So
+    a claim whose slice is not one of the GPU's profiles counts as the whole GPU.
 
     Args:
         machine: The node's machine.
@@ -138,7 +143,10 @@ def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mappin
     }
 
     def is_possible(fraction: Amount | MigSlice) -> bool:
-        """Return whether a part is a MIG slice that the GPU can have; with a MIG slice no share is possible."""
+        """Return whether a fraction is a MIG slice that the GPU can have.
+
+        A share is not possible next to a MIG slice.
+        """
         if not isinstance(fraction, MigSlice):
             return False
         profile = profiles.get(fraction.profile)
@@ -154,7 +162,12 @@ def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mappin
 
 
 def _offered(machine: Machine, placed: Mapping[str, Mapping[str, MigSlice]], own: Mapping[str, OwnSlice]) -> Machine:
-    """Return the machine as MIG slices can be had of it: where instances are there already, those and no others."""
+    """Return the machine with the MIG profiles that can be allocated.
+
+    A GPU whose MIG instances exist already offers these instances only. ``placed`` has the MIG slices that are devices,
+    by the GPU's device name and the slice's. ``own`` says, by the slice's device name, whether the instance exists
+    already.
+    """
     if all(mig_slice.counted for mig_slice in own.values()):
         return machine
     gpus = list(machine.gpus)
@@ -166,7 +179,10 @@ def _offered(machine: Machine, placed: Mapping[str, Mapping[str, MigSlice]], own
 
 
 def _placed(machine: Machine, listed: Collection[str]) -> dict[str, dict[str, MigSlice]]:
-    """Return what those devices of a machine are that are a MIG slice each."""
+    """Return the MIG slices among a machine's devices, by the GPU's device name and the slice's device name.
+
+    ``listed`` has the names of the devices.
+    """
     placed: dict[str, dict[str, MigSlice]] = {}
     for gpu in machine.gpus if listed else ():
         device = resource_slices.device_name(gpu.uuid)

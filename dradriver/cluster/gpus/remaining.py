@@ -1,4 +1,7 @@
-"""What remains of a node's GPUs beyond the allocations of claims, in the form that the allocator takes."""
+"""Computes what remains of a node's GPUs next to the allocations of claims.
+
+The result has the form that the allocator takes.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,14 @@ _ANY_SIZE: Final = ShareRule()
 
 
 class Remaining(NamedTuple):
-    """What is left of a node's GPUs, by the machine's numbers.
+    """The GPUs and fractions that are left of a node, by the machine's GPU numbers.
 
     Attributes:
         free: Usable GPUs without any allocation.
-        offer: GPUs that can be divided into shares or MIG slices, without their tenants.
+        offer: GPUs that can be divided into shares or MIG slices. Its field ``Offer.tenants`` is empty; the attribute
+            ``tenants`` here is used instead.
         parts: Allocated shares and MIG slices of each divided GPU.
-        tenants: The namespaces with parts of a GPU, for GPUs that are divided for one namespace at a time.
+        tenants: The namespaces with fractions of a GPU, for GPUs that are divided for one namespace at a time.
     """
 
     free: list[int]
@@ -33,17 +37,17 @@ class Remaining(NamedTuple):
     tenants: dict[int, set[str]]
 
     def among(self, numbers: Set[int]) -> Remaining:
-        """Return what remains of a node's GPUs as if only these GPUs were offered."""
+        """Return what remains of the node's GPUs if only those with these numbers were offered."""
         offer = self.offer
         offer = msgspec.structs.replace(offer, shared=offer.shared & numbers, sliced=offer.sliced & numbers)
         return self._replace(free=[number for number in self.free if number in numbers], offer=offer)
 
 
 def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
-    """Return what remains of a node's GPUs beyond what claims hold.
+    """Return what remains of a node's GPUs next to the allocations of claims.
 
-    A GPU that is allocated whole, or with an allocation of unknown size, is neither free nor has parts, so the
-    allocator gives nothing more of it.
+    A GPU that is allocated whole, or with an unknown size, is neither free nor divided in the result. So the allocator
+    does not allocate it.
 
     Args:
         pool: The node's pool of devices.
@@ -98,9 +102,9 @@ def fits_beside(
     Args:
         pool: The node's pool of devices; None while its slices are not complete.
         device: The name of the GPU's device.
-        requested: The parts that the claim needs; None for the whole GPU.
-        other_usage: The parts of each other claim on the GPU; at least one claim.
-        namespace: The namespace of the claim.
+        requested: The fractions that the claim needs; None for the whole GPU.
+        other_usage: The fractions of each other claim on the GPU; at least one claim.
+        namespace: The namespace of the claim. Some GPUs are divided for one namespace at a time.
     """
     if requested is None or None in other_usage.values():
         return False
@@ -128,7 +132,10 @@ def fits_beside(
 
 
 def part_on(number: int, one: Amount | MigSlice) -> Part:
-    """Return what a claim takes of a GPU, to be subtracted from what remains of it."""
+    """Return a claim's fraction of a GPU in the allocator's form.
+
+    ``number`` is the GPU's number on its machine; ``one`` is the fraction: a share's amount or a MIG slice.
+    """
     if isinstance(one, Amount):
         return SharePart(gpu=number, amount=one)
     return MigPart(gpu=number, profile=one.profile, start=one.start, size=one.size)

@@ -1,12 +1,12 @@
-"""Tables of new kinds of machines, made outside the event loop, in another process and one after another.
+"""Computes the allocator's tables for new kinds of machines, in another process.
 
-A machine of 16 GPUs with links of all widths takes two seconds, and a node may describe another one every second. A
-thread would hold the interpreter's lock for half of that, and could not be ended. The process is started when there is
-something to do and ended when there is not, so its memory is used only then; it is replaced whenever it dies or takes
-too long.
+Tables are made one after another. They have the bandwidth of each set of a machine's GPUs. For 16 GPUs with unequal
+links they take two seconds, and a node can describe a new machine every second. A thread would hold the interpreter's
+lock for half of that time, and could not be stopped. The process runs only while tables must be made, so it uses memory
+only then. It is replaced if it dies or takes too long.
 
-Nodes take turns: first those for which fewest tables were made lately. After its n-th a node has no other turn for
-2**n seconds, ten minutes at most, until an hour has gone by without one.
+The node for which the fewest tables were made in the last hour comes first. After its n-th table a node waits 2**n
+seconds for the next one, at most ten minutes. The count starts again after an hour without a table for the node.
 """
 
 from __future__ import annotations
@@ -38,34 +38,50 @@ _COMMAND: Final = (sys.executable, "-m", machine_kinds.__name__)
 
 
 class AtOnce:
-    """Lets tables be made where they are needed: what the command line and tests do.
+    """Lets the allocator make tables when it needs them, for the command line and tests.
+
+    The tables have the bandwidth of each set of a machine's GPUs.
 
     Attributes:
-        made: The tables of this node's machine are made now, for which ``ready`` returned False.
+        made: Is called with a node for which ``ready`` returned False, once the tables of its machine are made.
     """
 
     def __init__(self) -> None:
-        """Make one that has no tables to make."""
+        """Make an object that starts no other process.
+
+        The allocator then computes its tables (the bandwidth of each GPU set) at their first use.
+        """
         self.made: Event[[str]] = Event()
 
     def ready(self, node: str, machine: Machine) -> bool:  # noqa: ARG002  # what others need to know
-        """Return whether the tables of a node's machine exist. If they do not, ``made`` tells when they do."""
+        """Return whether the bandwidths of a machine's GPU sets are computed; here always True.
+
+        A subclass can return False. Then it calls ``made`` with the node once they are computed.
+        """
         return True
 
     def forget(self, node: str) -> None:
-        """Forget which machine a node has: it needs no tables any more."""
+        """Cancel a node's request for tables (bandwidths of GPU sets).
+
+        Here there is nothing to do.
+        """
 
     async def run(self) -> None:
-        """Make tables of machines until cancelled. This class makes them on first use, so there is nothing to do."""
+        """Make tables (bandwidths of GPU sets) of machines until cancelled.
+
+        This class makes them at their first use, so there is nothing to do here.
+        """
         await asyncio.get_running_loop().create_future()
 
 
 class _Turns(msgspec.Struct):
-    """Tables that were made for a node.
+    """How many tables (bandwidths of GPU sets) were made for a node lately.
+
+    The node with the fewest comes first.
 
     Attributes:
-        made: How many, since an hour without any.
-        last: When the last one was begun.
+        made: The number of tables. It starts again after an hour without any.
+        last: When the last table was begun, in seconds of the ``Tabulator``'s clock.
     """
 
     made: int = 0
@@ -77,7 +93,11 @@ class _Turns(msgspec.Struct):
 
 
 class Tabulator(AtOnce):
-    """Has tables made, and says which nodes may be placed on since."""
+    """Computes the allocator's tables in another process, one kind of machine after another.
+
+    The tables have the bandwidth of each set of a machine's GPUs. Then ``made`` is called with the nodes on which pods
+    can be placed from now on.
+    """
 
     def __init__(
         self,
@@ -86,7 +106,13 @@ class Tabulator(AtOnce):
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``command`` starts the process, as ``allocator/fleet/machine_kinds.py`` is one."""
+        """Make an object that has not started the process yet.
+
+        Args:
+            command: Starts a process that makes tables, like ``allocator/fleet/machine_kinds.py``.
+            timeout_s: How long the process may take for one kind of machine, in seconds.
+            clock: Returns the present time in seconds; by default the monotonic clock.
+        """
         super().__init__()
         self._command, self._timeout_s, self._clock = command, timeout_s, clock
         self._wanted: dict[str, MachineKind] = {}  # by node, those first that have waited longest
@@ -95,7 +121,10 @@ class Tabulator(AtOnce):
         self._process: subprocess.Popen[bytes] | None = None
 
     def ready(self, node: str, machine: Machine) -> bool:
-        """Return whether the tables of a node's machine exist, and have another process make them if they do not."""
+        """Return whether the bandwidths of a machine's GPU sets (its tables) are computed.
+
+        If not, the other process is asked to compute them for this node.
+        """
         if machine_kinds.known(machine) or (kind := machine_kinds.kind_of(machine)) is None:
             self.forget(node)
             return True
@@ -105,11 +134,17 @@ class Tabulator(AtOnce):
         return False
 
     def forget(self, node: str) -> None:
-        """Forget which machine a node has. Tables that are being made for it are finished: it may come back at once."""
+        """Cancel a node's request for the tables (bandwidths of GPU sets) of its machine.
+
+        Tables that are being made for it are finished, because the node may come back soon.
+        """
         self._wanted.pop(node, None)
 
     async def run(self) -> NoReturn:
-        """Have another process make tables of new kinds of machines, one after another, until cancelled."""
+        """Get tables for new kinds of machines from another process, until cancelled.
+
+        Tables have the bandwidths of all GPU sets. They are made one after another.
+        """
         try:
             while True:
                 self._woken.clear()
@@ -127,7 +162,11 @@ class Tabulator(AtOnce):
             self._end()
 
     def next_node(self, now: float) -> str | None:
-        """Return the node for whose machine a table is made next; None while no node waits for tables."""
+        """Return the node for whose machine tables are made next; None without one.
+
+        The node waits for tables, and its pause after the last table is over. ``now`` is this object's clock, in
+        seconds.
+        """
         for node in [node for node, turns in self._turns.items() if now - turns.last > CALM_S]:
             del self._turns[node]
         due = [node for node in self._wanted if self._turns_of(node).not_before <= now]
@@ -137,11 +176,10 @@ class Tabulator(AtOnce):
         return self._turns.get(node, _Turns())
 
     async def _make(self, node: str, now: float) -> None:
-        """Have the other process make the tables of a node's kind of machine.
+        """Get the tables for a node's kind of machine from the other process.
 
-        All nodes of this kind are then reported as made.
-
-        If it fails or takes too long, the process is ended, and the nodes wait for their next turn.
+        Afterwards ``made`` is called with all nodes of this kind. If the process fails or takes too long, it is ended,
+        and the nodes are tried again later. ``now`` is the time of this object's clock, in seconds.
         """
         machine_kind = self._wanted[node]
         self._count(node, now)
@@ -163,8 +201,8 @@ class Tabulator(AtOnce):
                 if other != node:
                     self._count(other, now)
             logger.warning(
-                "tables of %s's kind of machine, %d GPUs: %s; nothing is placed on it and %d others of its kind until "
-                "they are made; trying again",
+                "Node %s: the tables of this kind of machine (%d GPUs) cannot be computed: %s. No pod is "
+"placed on this node and on %d others of the same kind. The controller tries again.",
                 node, machine_kind.shape.size, error, len(waiting) - (node in waiting),
             )  # fmt: skip
             return
@@ -181,11 +219,13 @@ class Tabulator(AtOnce):
         turns.made, turns.last = turns.made + 1, now
 
     def _ask(self, kind: MachineKind) -> list[bytes]:
-        """Return the tables that the process makes of a kind of machine; runs in a thread, which does nothing but wait.
+        """Return the tables (bandwidths of GPU sets) of a kind of machine, as bytes.
+
+        The other process computes them. The function runs in a thread, which only waits.
 
         Raises:
             OSError: The process cannot be started, or is gone.
-            EOFError: It ended, or answers nonsense.
+            EOFError: The process ended, or sent an invalid answer.
         """
         if self._process is None:
             env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # its threads cost memory, and do nothing here
@@ -200,7 +240,10 @@ class Tabulator(AtOnce):
         return list(machine_kinds.answer(process.stdout))
 
     def _end(self) -> None:
-        """End the process, whatever it is doing; nobody waits for its answer any more."""
+        """Kill the process that makes tables, even while it makes one.
+
+        Its answer is not needed any more.
+        """
         process, self._process = self._process, None
         if process is not None:
             process.kill()

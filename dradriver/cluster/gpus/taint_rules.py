@@ -1,7 +1,8 @@
-"""An administrator's DeviceTaintRules: devices that they taint are handed out as little as those tainted in slices.
+"""DeviceTaintRules: devices that they taint are removed from the slices, as if a slice tainted them.
 
-A rule selects by driver, pool and device's name (resource.k8s.io/v1, v1beta2, and v1alpha3 of Kubernetes 1.35). That
-of 1.34 can select by a device class or CEL, too, which only the scheduler evaluates: such a rule taints nothing here.
+A rule selects devices by driver, pool and device name (resource.k8s.io/v1, v1beta2, and v1alpha3 of Kubernetes 1.35).
+In Kubernetes 1.34 a rule can also select by device class or CEL, which only the scheduler evaluates. Such a rule has no
+effect here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from dradriver.api.base.objects import Metadata, Taint
-from dradriver.cluster.records.slice_records import PoolSlice, SliceRecord
+from dradriver.cluster.records.slice_records import SliceRecord
 from dradriver.kube import codec
 from dradriver.kube.reflector import Change
 
@@ -23,15 +24,15 @@ _Where = tuple[str, str]  # pool and device, empty for any
 
 
 class TaintRule(msgspec.Struct, frozen=True):
-    """A rule that keeps new claims off devices.
+    """A DeviceTaintRule that keeps new claims from devices.
 
     Attributes:
-        metadata: Without labels and annotations.
-        taint: What it taints them with.
-        driver: Whose devices; empty for any.
-        pool: Of which pool; empty for any.
-        device: By which name; empty for any.
-        strange: Whether it selects by something else, too.
+        metadata: Metadata without labels and annotations.
+        taint: The taint that the rule sets.
+        driver: The driver whose devices it selects; empty for any.
+        pool: The pool whose devices it selects; empty for any.
+        device: The device name that it selects; empty for any.
+        strange: Whether it also selects by device class or CEL, which is not evaluated here.
     """
 
     metadata: Metadata
@@ -42,7 +43,10 @@ class TaintRule(msgspec.Struct, frozen=True):
     strange: bool = False
 
     def about(self, driver: str, pool: str) -> bool:
-        """Return whether the taint rule is about devices of a driver's pool, all or those of its name."""
+        """Return whether the rule selects devices of a driver's pool.
+
+        These are all devices of the pool, or the devices with the rule's device name.
+        """
         return self.driver in ("", driver) and self.pool in ("", pool)
 
 
@@ -65,10 +69,12 @@ class _Rule(msgspec.Struct):
 
 
 def read_rule(data: msgspec.Raw) -> TaintRule | None:
-    """Return what is kept of a taint rule; None for one that keeps no claim away.
+    """Return the fields that the cluster cache keeps of a DeviceTaintRule.
+
+    None if the rule's taint does not keep claims from devices.
 
     Raises:
-        BadJson: It is no rule.
+        BadJson: The JSON is not a DeviceTaintRule.
     """
     rule: _Rule = codec.decode(data, _Rule)
     selector = rule.spec.device_selector
@@ -85,7 +91,7 @@ def read_rule(data: msgspec.Raw) -> TaintRule | None:
 
 
 class TaintRules:
-    """The rules, and all slices with GPUs as they leave them."""
+    """All taint rules, and all slices of GPUs without the devices that the rules taint."""
 
     def __init__(self) -> None:
         self._slices: dict[str, SliceRecord] = {}  # as published
@@ -95,7 +101,7 @@ class TaintRules:
         self._tainted: collections.Counter[str] = collections.Counter()  # of how many slices, by the rule's name
 
     def slice_changed(self, change: Change[SliceRecord]) -> Change[SliceRecord]:
-        """Apply the taint rules to a slice that the reflector saw. Returns it as the rules leave it."""
+        """Record a changed slice, and return the change without the tainted devices of the new slice."""
         name = change.key[1]
         for piece in (change.old, change.new):
             if piece is None:
@@ -113,7 +119,11 @@ class TaintRules:
         return Change(change.key, change.old, self._taken(change.new))
 
     def rule_changed(self, change: Change[TaintRule]) -> list[Change[SliceRecord]]:
-        """Update the taint rules. Returns the slices that the change concerns as they are from now on."""
+        """Update the taint rules with a changed rule.
+
+        Returns:
+            The changes of the slices that the rule concerns, without tainted devices.
+        """
         concerned: set[str] = set()
         if change.old is not None:
             where = change.old.pool, change.old.device
@@ -123,8 +133,9 @@ class TaintRules:
             concerned |= self._matched(change.old)
         if change.new is not None and change.new.strange:
             logger.warning(
-                "DeviceTaintRule %s selects devices by a class or by CEL, which only the scheduler evaluates: pods are "
-                "placed on these devices and never bound; write driver, pool and device instead",
+                "DeviceTaintRule %s selects devices by a class or by CEL, which only kube-scheduler "
+                "evaluates. Pods that the controller places on these devices are never bound. Write "
+                "driver, pool and device in the rule instead.",
                 change.key[1],
             )
         elif change.new is not None:
@@ -136,20 +147,20 @@ class TaintRules:
         """Return a slice without the devices that taint rules keep from claims."""
         return _without(piece, self._tainted_of(piece))
 
-    def over(self, piece: PoolSlice, device: str) -> list[TaintRule]:
-        """Return the taint rules that taint a device of a slice, by its name."""
+    def over(self, driver: str, pool: str, device: str) -> list[TaintRule]:
+        """Return the taint rules that taint a device, given by driver, pool and device name."""
         if not self._rules:
             return []
-        wheres = ((pool, one) for pool in (piece.pool, "") for one in (device, ""))
+        wheres = ((place, one) for place in (pool, "") for one in (device, ""))
         every = (rule for where in wheres for rule in self._rules.get(where, {}).values())
-        return [rule for rule in every if rule.about(piece.driver, piece.pool)]
+        return [rule for rule in every if rule.about(driver, pool)]
 
     def tainting(self) -> list[str]:
-        """Return the names of the taint rules that taint devices which would be handed out otherwise."""
+        """Return the names of the taint rules that keep usable devices from claims, sorted."""
         return sorted(self._tainted)
 
     def _matched(self, rule: TaintRule) -> set[str]:
-        """Return the names of the slices that have devices which a rule selects."""
+        """Return the names of the ResourceSlices with at least one usable device that a rule taints."""
         names: Iterable[str] = self._of_pool.get(rule.pool, ()) if rule.pool else self._slices
         every = ((name, self._slices[name]) for name in names)
         return {
@@ -159,7 +170,7 @@ class TaintRules:
         }
 
     def _taken(self, piece: SliceRecord) -> SliceRecord:
-        """Return a slice without the devices that rules taint, and note which rules those are."""
+        """Return a ResourceSlice without tainted devices, and record which rules taint them."""
         if not self._rules and not self._tainting:
             return piece
         tainted = self._tainted_of(piece)
@@ -167,12 +178,12 @@ class TaintRules:
         return _without(piece, tainted)
 
     def _tainted_of(self, piece: SliceRecord) -> dict[str, list[str]]:
-        """Return the names of the rules that taint devices of a slice, by device."""
-        every = ((device, self.over(piece, device)) for device in piece.usable)
+        """Return the tainted usable devices of a slice, each with the names of its rules."""
+        every = ((device, self.over(piece.driver, piece.pool, device)) for device in piece.usable)
         return {device: [rule.metadata.name for rule in rules] for device, rules in every if rules}
 
     def _taint(self, name: str, rules: frozenset[str]) -> None:
-        """Note which rules taint devices of a slice."""
+        """Record the names of the rules that taint devices of a slice."""
         before = self._tainting.pop(name, frozenset())
         self._tainted.update(rules - before)
         for rule in before - rules:

@@ -1,4 +1,7 @@
-"""The fleet of each tenant: which GPUs of the nodes it may have, by the partitions in force."""
+"""The fleet of each tenant: the GPUs that the policies file lets it use.
+
+These GPUs are the tenant's *partition*. ``Fleets`` keeps the fleets up to date.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,16 @@ logger = logging.getLogger(__name__)
 
 
 class View:
-    """What one tenant may have, or all who have no partition.
+    """The fleet (arrays of GPUs) of one tenant, or of all namespaces without a partition.
+
+    A partition is the GPUs that the policies file lets a tenant use.
 
     Attributes:
-        whose: The tenant; ``OTHERS`` for all without a partition.
-        fleet: The nodes that have GPUs for it, as if they had no others.
-        dirty: Nodes of which it is not up to date.
-        divided: Nodes of which it has some GPUs, and others do not belong to it.
-        located: As of the whole fleet (``Inventory.located``).
+        whose: The tenant; ``OTHERS`` for all namespaces without a partition.
+        fleet: The nodes that have GPUs for the tenant, as if they had no other GPUs.
+        dirty: Nodes that are not up to date in the fleet.
+        divided: Nodes of which the tenant may use only some GPUs.
+        located: The node labels from which the network locations in the fleet were made, like ``Inventory.located``.
     """
 
     def __init__(self, whose: str) -> None:
@@ -36,7 +41,10 @@ class View:
         self._has: dict[str, tuple[Pool, Machine, int]] = {}  # what each node of the fleet was put with
 
     def put(self, name: str, pool: Pool, machine: Machine, row: int) -> None:
-        """Add a node to the tenant's fleet; what is free of it is set next."""
+        """Add a node to the tenant's fleet. The caller sets its free GPUs next.
+
+        ``name`` is the node's, ``pool`` its devices, ``row`` its index in all arrays of nodes.
+        """
         known = self._has.get(name)
         if known is None or known[0] is not pool or known[1:] != (machine, row):
             self.fleet.set_node(name, machine, (), row=row)
@@ -44,22 +52,25 @@ class View:
             self.located = None
 
     def forget(self, name: str) -> None:
-        """Remove a node from the tenant's fleet; an unknown one is no error."""
+        """Remove the node ``name`` from the tenant's fleet, if the fleet contains it."""
         self.divided.discard(name)
         if self._has.pop(name, None) is not None:
             self.fleet.remove(name)
 
 
 class Views:
-    """The views, made when somebody first looks for a place by them."""
+    """The tenants' fleets (arrays of GPUs).
+
+    Each is made when a pod of the tenant is first placed.
+    """
 
     def __init__(self, nodes: NodeTable, partition_of: Callable[[str], str] | None = None) -> None:
-        """Begin without partitions.
+        """Make an object without fleets.
 
         Args:
-            nodes: Has the labels of the nodes.
-            partition_of: Returns the tenant whose partition binds a namespace, ``OTHERS`` for none; None if no
-                namespace is bound.
+            nodes: The table of nodes, which has the nodes' labels.
+            partition_of: Returns the tenant whose partition (the GPUs that the policies file lets it use) a namespace
+                must use, or ``OTHERS`` if it has no partition. None if no namespace has one.
         """
         self._nodes, self._partition_of = nodes, partition_of
         self._partitions: Mapping[str, tuple[Gpus, bool]] = {}
@@ -69,9 +80,14 @@ class Views:
         self._told: set[tuple[str, str]] = set()
 
     def follow(self, tenants: Mapping[str, Tenant], nodes: Collection[str]) -> bool:
-        """Apply the partitions of the policies in force to the tenants' fleets.
+        """Apply the partitions (the GPUs of single tenants) of the policies in force.
 
-        Returns whether partitions are others now.
+        Args:
+            tenants: The tenants in the policies file, by name.
+            nodes: The nodes from which a fleet is made, if it is made now.
+
+        Returns:
+            Whether the partitions changed.
         """
         partitions = bounds(tenants)
         if partitions == self._partitions:
@@ -86,9 +102,10 @@ class Views:
         return True
 
     def whose(self, namespace: str) -> str | None:
-        """Return which tenant's fleet a namespace uses, or ``OTHERS``; None if it may have every GPU.
+        """Return the tenant whose GPUs a namespace uses; None if it may use every GPU.
 
-        So may who is in no namespace, "": whoever looks at the cluster as it is.
+        ``OTHERS`` stands for all namespaces whose tenant has no GPUs of its own by the policies file. The empty
+        namespace, used for a view of the whole cluster, may use every GPU.
         """
         if not self._partitions or not namespace:
             return None
@@ -98,7 +115,10 @@ class Views:
         return OTHERS if self._exclusive else None
 
     def of(self, whose: str, nodes: Collection[str]) -> View:
-        """Return a tenant's fleet; in one that is made now all these nodes must be set."""
+        """Return the fleet (arrays of GPUs) of the tenant ``whose``; make it if needed.
+
+        A new fleet is empty, and marks each of ``nodes`` as not up to date.
+        """
         view = self._views.get(whose)
         if view is None:
             view = self._views[whose] = View(whose)
@@ -106,31 +126,47 @@ class Views:
         return view
 
     def all(self) -> tuple[View, ...]:
-        """Return the fleets of all tenants that have one."""
+        """Return the fleets that have been made, one for each tenant."""
         return tuple(self._views.values())
 
     def mark(self, node: str, anew: bool) -> None:
-        """Mark a node as changed in the tenants' fleets; ``anew``: its GPUs, or who may have them, may be others."""
+        """Mark a node as not up to date in the tenants' fleets.
+
+        Args:
+            node: The node.
+            anew: Whether the node's GPUs, or the tenants that may use them, may have changed.
+        """
         known = None if anew else self._divided.get(node)
         for view in self._views.values():
             if known is None or view.whose in known[2].open:
                 view.dirty.add(node)
 
     def open_to(self, whose: str, name: str, pool: Pool) -> frozenset[int]:
-        """Return the numbers of a node's GPUs that a tenant, or ``OTHERS``, may have."""
+        """Return the numbers of a node's GPUs that the tenant ``whose`` may use.
+
+        ``OTHERS`` stands for all namespaces whose tenant has no GPUs of its own by the policies file. ``name`` is the
+        node's, ``pool`` has its GPUs.
+        """
         return self._division(name, pool).open.get(whose, frozenset())
 
     def moved(self, name: str, pool: Pool | None) -> bool:
-        """Return whether a node's GPUs belong to other tenants than before, by its labels now."""
+        """Return whether a change of a node's labels has given its GPUs to other tenants.
+
+        ``pool`` has the node's GPUs. The result is False if it is None, or if the node was not divided among tenants
+        before.
+        """
         known = self._divided.get(name)
         return pool is not None and known is not None and self._division(name, pool).open != known[2].open
 
     def forget(self, name: str) -> None:
-        """Remove a node from the tenants' fleets: it has no pool any more."""
+        """Forget which tenants may use a node's GPUs, because the node publishes none now."""
         self._divided.pop(name, None)
 
     def anew(self, name: str, pool: Pool) -> Division:
-        """Return which tenants may have which of a node's GPUs, computed again."""
+        """Return which tenants may use which of a node's GPUs, computed again.
+
+        ``pool`` has the node's GPUs.
+        """
         return divide(self._partitions, name, self._nodes.labels_of(name), pool.machine.gpus)
 
     def _division(self, name: str, pool: Pool) -> Division:
@@ -143,8 +179,9 @@ class Views:
         for first, second in sorted(division.clashes - self._told):
             self._told.add((first, second))
             logger.warning(
-                "policies file: tenants %s and %s both have GPUs of node %s to themselves; %s has them, here and "
-                "wherever else that is so: give their partitions different nodes, products or numbers",
+                "Policies file: the exclusive partitions of tenants %s and %s both contain GPUs of node "
+"%s. Tenant %s gets the GPUs that both contain, on all nodes. Give the two partitions "
+"different nodes, products or numbers.",
                 first, second, name, first,
             )  # fmt: skip
         return division

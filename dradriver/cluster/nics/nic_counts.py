@@ -1,4 +1,8 @@
-"""How many NICs nodes have for who asks for some: counted where he may go, and again only where something changed."""
+"""How many free NICs each node has for a request.
+
+NICs are counted only on nodes where the pod may go, and again only on nodes whose NICs changed. ``Nics`` owns the
+counts.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,10 @@ _Wish: TypeAlias = tuple[bool, tuple[_Asked, ...], bool]
 
 
 class Source(Protocol):
-    """Where NICs are read from."""
+    """Protocol: the object from which ``Counts`` reads the NICs of each node.
+
+    ``Nics`` implements it.
+    """
 
     def untaken(self, node: str) -> Iterable[Nic]: ...  # noqa: D102
 
@@ -48,17 +55,25 @@ class Source(Protocol):
 
 
 class Judge:
-    """Says for which requests a NIC is what they ask for: those of many nodes say the same where it is read."""
+    """Evaluates whether a NIC matches each of some requests for NICs.
+
+    NICs with equal attributes share one result.
+    """
 
     def __init__(self, requests: Sequence[tuple[str, tuple[Term, ...] | None, tuple[Tolerated, ...]]]) -> None:
-        """Begin; of each request its driver, what a NIC must be (None for no NIC) and which taints it may have."""
+        """Make an object that has evaluated no NICs yet.
+
+        Args:
+            requests: For each request its driver, the conditions on the NIC's attributes (None: no NIC matches), and
+                the taints that the NIC may have.
+        """
         self._requests = requests
         self._read = tuple({term.attribute for _, terms, _ in requests for term in terms or ()})
         # Answers of ``of`` by all that it reads of a NIC: driver, taints and attributes.
         self._memo: dict[tuple[object, ...], tuple[bool, ...]] = {}
 
     def of(self, nic: Nic) -> tuple[bool, ...]:
-        """Return for each request whether a NIC is what it asks for."""
+        """Return for each of the requests whether a NIC matches it."""
         driver = nic.given[0]
         said = [nic.attributes.get(name) for name in self._read]
         key = (driver, nic.taints, *said, *map(type, said))  # True is 1 to a dictionary, and not to the scheduler
@@ -77,15 +92,16 @@ class Judge:
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """NICs that are one to who asks.
+    """Requests of a pod for NICs that the same NICs match. They are counted together.
 
     Attributes:
-        driver: Whose they are.
-        terms: What each must be.
-        tolerations: The taints that it may have.
-        ties: Attributes that it must have in common with a GPU.
-        alike: Attributes that it must have in common with others, each with a number that these have, too.
-        count: How many are wanted.
+        driver: The driver of the NICs.
+        terms: The conditions on the attributes of each NIC.
+        tolerations: The taints that a NIC may have.
+        ties: Attributes whose value a NIC must have in common with a GPU.
+        alike: Attributes whose value it must have in common with other NICs, each with the position of its constraint
+            in the pod's request.
+        count: The number of NICs requested.
     """
 
     driver: str
@@ -97,12 +113,12 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 class _Known:
-    """What is known of one wish.
+    """The counts of NICs for one request, as arrays by row (a node's index).
 
     Attributes:
-        counts: How many NICs each node has, 0 where these are too few: (rows,).
-        stale: Nodes that are to be counted again: (rows,).
-        seen: Up to when what changed is in ``stale``.
+        counts: The number of NICs of each node; 0 if it has too few.
+        stale: Which nodes must be counted again.
+        seen: The value of ``Counts.clock`` when ``stale`` was last updated.
     """
 
     def __init__(self) -> None:
@@ -112,15 +128,18 @@ class _Known:
 
 
 class Counts:
-    """How many NICs nodes have, by what is asked for.
+    """The number of free NICs that each node has, by request.
 
     Attributes:
-        clock: Grows with every change.
-        short: Nodes that were found to have too few beside the GPUs that are free there.
+        clock: A counter that grows with every change of a node's NICs.
+        short: Nodes where a search found too few NICs, given the GPUs that are free there.
     """
 
     def __init__(self, nodes: NodeTable, source: Source) -> None:
-        """Begin with nothing counted."""
+        """Make an object that has counted no NICs yet.
+
+        ``source`` has the NICs of each node.
+        """
         self.clock = 0
         self.short = Short(self)
         self._nodes, self._source = nodes, source
@@ -131,20 +150,20 @@ class Counts:
         self._ended: dict[NicAsk, dict[str, int]] = {}  # by request: nodes not searched completely, and the clock then
 
     def changed(self, node: str) -> None:
-        """Note that a node's NIC count may differ: its NICs, their claims, its machine or its free GPUs changed."""
+        """Mark a node for a new count, because its NICs, their claims, its machine or its free GPUs changed."""
         self.clock += 1
         if (row := self._nodes.find(node)) is not None:
             self._changes()[row] = self.clock
 
     def forget(self) -> None:
-        """Forget all NIC counts: anything may have changed."""
+        """Forget all NIC counts, because any of them may be wrong."""
         self._known.clear()
         self._judges.clear()
         self._ended.clear()
         self.short.forget()
 
     def judge(self, requests: tuple[NicRequest, ...]) -> Judge:
-        """Return the judge that says which NICs these requests may have."""
+        """Return the object that evaluates whether a NIC matches each of these requests."""
         found = self._judges.get(requests)
         if found is None:
             found = self._judges[requests] = Judge(
@@ -154,7 +173,15 @@ class Counts:
         return found
 
     def looked(self, ask: NicAsk, node: str, *, ended: bool) -> None:
-        """Note that the NICs of a node were searched for a request; ``ended``: in vain, and not completely."""
+        """Record that the NICs of a node were searched for a request.
+
+        ``has_ended`` reads the record, for the message of a waiting pod.
+
+        Args:
+            ask: The request.
+            node: The node.
+            ended: Whether the search stopped early: it reached its limit of work before it had found anything.
+        """
         nodes = self._ended.get(ask)
         if nodes is not None:
             nodes.pop(node, None)
@@ -163,26 +190,34 @@ class Counts:
             _bound(self._ended, _MOST_ENDED, self._random)
 
     def has_ended(self, ask: NicAsk) -> bool:
-        """Return whether the NIC search on some nodes was in vain and not complete."""
+        """Return whether the NIC search for a request stopped early on some node.
+
+        Such a node may still have enough NICs, and the message of a waiting pod says so. Nodes whose NICs have changed
+        since do not count. ``ask`` has the NIC requests of a pod.
+        """
         rows = {node: self._nodes.find(node) for node in self._ended.get(ask, ())}
         changes = self._changes()
         return any(row is not None and changes[row] <= self._ended[ask][node] for node, row in rows.items())
 
     def since(self, clocks: Ints) -> Bools:
-        """Return the nodes whose NICs changed since these clocks: (rows,)."""
+        """Return the nodes whose NICs changed since a past value of ``clock``: (rows,).
+
+        A result about a node that is older than this change must be computed again. ``clocks`` has the past value for
+        each node.
+        """
         found: Bools = self._changes() > clocks
         return found
 
     def of(self, ask: NicAsk, fit: Bools, *, counts_all: bool = False) -> Ints:
-        """Return how many free NICs each node has for the requests; 0 if it has too few: (rows,).
+        """Return how many free NICs each node has for the requests; 0 if too few.
 
-        If NICs must be near GPUs, or have an attribute in common with them, a NIC counts if this is true of any GPU of
-        its node.
+        The shape is (rows,); a row is the index of a node. If NICs must be near GPUs, or share an attribute with GPUs,
+        a NIC counts if this is true for any GPU of its node.
 
         Args:
             ask: The NIC requests of a pod.
-            fit: The nodes to count on; all others get 0: (rows,).
-            counts_all: Whether to count all; else counting ends when there are enough.
+            fit: The nodes to count on, one bool for each row. All others get 0.
+            counts_all: Whether to count all NICs; else counting stops when there are enough.
         """
         key = _wish(ask, counts_all)
         known = self._known.get(key)
@@ -203,10 +238,16 @@ class Counts:
         return counts
 
     def _count_rows(self, ask: NicAsk, due: Ints, known: _Known, *, counts_all: bool) -> None:
-        """Count on the nodes of these rows until ``_MOST_READ`` NICs are read.
+        """Count NICs on some nodes, at least on one, until ``_MOST_READ`` NICs have been read.
 
-        The bound keeps one request from stopping the controller. The nodes behind it get 0 and stay stale, and
-        ``looked`` notes that the next call goes on there. At least one node is counted.
+        Without this limit, one request could stop the controller for long. The nodes that are left get 0, and are
+        counted at a later call. ``looked`` records the first of them, so that the next call continues there.
+
+        Args:
+            ask: The NIC requests of a pod.
+            due: The nodes, as indices in all arrays of nodes (rows).
+            known: The object that the counts are written to.
+            counts_all: Whether to count all NICs; else counting stops when there are enough.
         """
         kinds = self._kinds(ask)
         judge = Judge([(kind.driver, kind.terms, kind.tolerations) for kind in kinds])
@@ -228,7 +269,10 @@ class Counts:
         return self._changed_at
 
     def _kinds(self, ask: NicAsk) -> Sequence[_Kind]:
-        """Return what is asked for, equal requests as one; nothing where one of them is for no NIC."""
+        """Return the NIC requests of a pod, with equal ones merged.
+
+        ``ask`` has the requests. Empty if one of the requests can match no NIC, so that no node has enough.
+        """
         out: dict[tuple[str, tuple[Term, ...], tuple[Tolerated, ...], tuple[str, ...], _Alike], int] = {}
         for request in ask.requests:
             terms = self._source.terms(request)
@@ -268,10 +312,10 @@ class Counts:
 
 
 class _InCommon:
-    """NICs by the value of an attribute that some kinds of them must have in common.
+    """Counts NICs of a node that must share an attribute, by its value.
 
     Attributes:
-        enough: Whether enough of them have one value.
+        enough: Whether as many NICs as requested have the same value.
     """
 
     def __init__(self, one: tuple[str, int], kinds: Sequence[_Kind]) -> None:
@@ -282,7 +326,12 @@ class _InCommon:
         self._having: dict[tuple[type, object], tuple[set[str], Counter[int]]] = {}
 
     def add(self, nic: Nic, own: Sequence[bool]) -> None:
-        """Take in a NIC, and of which kinds it is."""
+        """Count a NIC under its value of the attribute.
+
+        Args:
+            nic: The NIC.
+            own: For each kind of request, whether the NIC matches it.
+        """
         value = nic.attributes.get(self._attribute)
         which = [at for at in self._counts if own[at]]
         if self.enough or value is None or not which:
@@ -294,9 +343,10 @@ class _InCommon:
 
 
 class Short:
-    """Nodes that have too few NICs for somebody beside the GPUs that are free there, until they change.
+    """Nodes where a search found too few NICs for a request, given the GPUs that are free there.
 
-    That is found out by looking, at so many nodes at a time: whoever looks again goes on with those behind them.
+    A search looks at a limited number of nodes. So the next search for the request skips the nodes recorded here, and
+    comes to others. A node stays recorded until it changes.
     """
 
     def __init__(self, counts: Counts) -> None:
@@ -305,7 +355,10 @@ class Short:
         self._found: dict[Hashable, Ints] = {}  # when each node was found to be short, by row; or -1
 
     def of(self, wish: Hashable, fit: Bools) -> Bools:
-        """Return those of some nodes that are known to have too few NICs for a request: (rows,)."""
+        """Return the nodes in ``fit`` that are known to have too few NICs.
+
+        ``wish`` is the key of the request for NICs. ``fit`` and the result have one bool for each row (a node's index).
+        """
         found = self._found.get(wish)
         if found is None:
             return np.zeros_like(fit)
@@ -313,13 +366,16 @@ class Short:
         return short
 
     def add(self, wish: Hashable, nodes: Bools) -> None:
-        """Note that these nodes were found to have too few NICs for a request."""
+        """Record that these nodes have too few NICs for a request.
+
+        ``wish`` is the key of the request. ``nodes`` has one bool for each row (a node's index).
+        """
         found = self._long_enough(wish, self._found.get(wish, np.zeros(0, np.int64)), len(nodes))
         found[nodes] = self._counts.clock
         _bound(self._found, _MOST_SHORT, self._random)
 
     def forget_of(self, wish: Hashable) -> None:
-        """Forget which nodes had too few NICs for a request."""
+        """Forget which nodes had too few NICs for the request with key ``wish``."""
         self._found.pop(wish, None)
 
     def forget(self) -> None:
@@ -333,10 +389,10 @@ class Short:
 
 
 def _bound(known: dict[_Of, _What], most: int, own: random.Random) -> None:
-    """Forget any one but the newest where they are more than that.
+    """Remove a random old entry from a table of more than ``most`` entries.
 
-    Not the one that was not asked of for longest: all who wait are asked for in turn, and each would be forgotten just
-    before its turn.
+    ``known`` is the table. ``own`` makes the random choice, which never takes the newest entry. The least recently used
+    entry would be a bad choice: waiting pods ask in turn, so each would be removed just before its next use.
     """
     if len(known) > most:
         del known[own.choice([*known][:-1])]
@@ -347,7 +403,10 @@ def _is_tied(nic: Nic, kind: _Kind, values: Mapping[str, Sequence[object]]) -> b
 
 
 def _ties(ask: NicAsk, request: NicRequest) -> tuple[str, ...]:
-    """Return the attributes that NICs of a request must have in common with GPUs."""
+    """Return the attributes that NICs of a request must have in common with GPUs.
+
+    ``ask`` has all NIC requests of the pod, with constraints.
+    """
     own = {one.name for one in ask.requests}
     return tuple(
         sorted({one.attribute for one in ask.alike if request.name in one.requests and set(one.requests) - own})
@@ -355,14 +414,21 @@ def _ties(ask: NicAsk, request: NicRequest) -> tuple[str, ...]:
 
 
 def _alike(ask: NicAsk, request: NicRequest) -> tuple[tuple[str, int], ...]:
-    """Return the attributes that NICs of a request must have in common with others only, each with its place."""
+    """Return the attributes that NICs of a request must share with each other, but not with GPUs.
+
+    Each comes with the position of its constraint in ``ask.alike``, the constraints of the pod's request.
+    """
     own = {one.name for one in ask.requests}
     every = enumerate(ask.alike)
     return tuple((one.attribute, at) for at, one in every if request.name in one.requests and set(one.requests) <= own)
 
 
 def _wish(ask: NicAsk, every: bool) -> _Wish:
-    """Return what two wishes have in common for which nodes have the same: requests' names say nothing."""
+    """Return the key by which equal NIC requests share their counts.
+
+    ``ask`` has the requests. The names of requests are not part of the key. ``every`` says whether all NICs are
+    counted, or only as many as requested.
+    """
     requests = sorted(
         (one.device_class, one.driver, one.count, one.selectors, one.tolerations, _ties(ask, one), _alike(ask, one))
         for one in ask.requests

@@ -1,4 +1,4 @@
-"""NICs as the slices of their drivers publish them."""
+"""Reads NICs from the ResourceSlices that their drivers publish."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One NIC as its driver publishes it.
 
     Attributes:
-        given: Its driver, pool and name.
-        address: Its PCI address.
-        parent: That of the physical function that it belongs to; empty for none.
-        root: Its root complex; None where that is not said.
-        numa: Its NUMA node; None where that is not said.
-        attributes: All that its driver says of it and that a claim can ask for, by full names.
-        taints: What keeps off it whoever does not tolerate it.
+        given: Driver, pool and device name, as an allocation names the NIC.
+        address: The PCI address.
+        parent: The PCI address of the physical function that the NIC belongs to; empty if there is none.
+        root: The PCIe root complex; None if it is not published.
+        numa: The NUMA node; None if it is not published.
+        attributes: All published attributes, by full names. Claims can select by them.
+        taints: The taints that keep a claim from the NIC unless the claim tolerates them.
     """
 
     given: Given
@@ -44,7 +44,7 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     taints: tuple[Taint, ...]
 
     def tolerated(self, tolerations: Collection[Tolerated]) -> bool:
-        """Return whether tolerations cover each taint of the NIC, as they do those of nodes."""
+        """Return whether tolerations cover all taints of the NIC, by the rules for node taints."""
         if not self.taints:
             return True
         own = {pattern_of(*one) for one in tolerations}
@@ -52,20 +52,22 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NicSlice(PoolSlice, frozen=True, kw_only=True, gc=False):
-    """A slice of such a driver.
+    """A ResourceSlice of a NIC driver.
 
     Attributes:
-        nics: Those of its devices that have a PCI address.
+        nics: The devices that have a PCI address.
     """
 
     nics: tuple[Nic, ...]
 
 
 def read_slice(data: msgspec.Raw) -> NicSlice | None:
-    """Return what is kept of a slice of NICs; None for one of other drivers, or of no single node.
+    """Return the fields that the cluster cache keeps of a NIC driver's ResourceSlice.
+
+    None for a slice of another driver, or one that does not belong to a single node.
 
     Raises:
-        BadJson: It is no slice.
+        BadJson: The JSON is not a ResourceSlice.
     """
     piece: ResourceSlice = codec.decode(data, ResourceSlice)
     driver = DRIVERS.get(piece.spec.driver)
@@ -99,7 +101,10 @@ def _nic(device: Device, driver: NicDriver, pool: str) -> Nic | None:
 
 
 def _value(attribute: Mapping[str, Any]) -> Value:
-    """Return what the scheduler makes of an attribute: the first of its fields, in the order in which it asks."""
+    """Return the value of a device attribute as the scheduler reads it.
+
+    An attribute has one field for each type of value. The first field that is set counts, in the scheduler's order.
+    """
     for kind in _KINDS:
         value: Any = attribute.get(kind)
         if value is not None:

@@ -12,13 +12,13 @@ from dradriver.topology.machine import Gpu, Machine, PathType
 
 
 class Ways:
-    """The ways from a node's NICs to its GPUs, whoever has these.
+    """The distances between a node's NICs and its GPUs, whether allocated or not.
 
     Attributes:
-        machine: The node's.
-        of: How far each NIC is from each GPU, by the GPU's position, by what gave the NIC.
-        most: How far is near; None for nothing.
-        near: The NICs that are near any GPU, by what gave them.
+        machine: The node's machine.
+        of: For each NIC (driver, pool, device name) its PCIe distance to each GPU, in the order of the machine's GPUs.
+        most: The largest distance that counts as near; None if no NIC is near.
+        near: The NICs that are near any GPU, by driver, pool and device name.
     """
 
     def __init__(self, machine: Machine, nics: Collection[Nic]) -> None:
@@ -32,15 +32,15 @@ class Ways:
         self.near = frozenset(given for given, ways in self.of.items() if any(map(self.is_near, ways)))
 
     def is_near(self, way: PathType) -> bool:
-        """Return whether a NIC at this distance is near a GPU."""
+        """Return whether a NIC at the distance ``way`` from a GPU counts as near."""
         return self.most is not None and way <= self.most
 
 
 def of_gpu(gpu: Gpu, attribute: str) -> object:
-    """Return a GPU's attribute that NICs may have as well; None if it has none."""
+    """Return a GPU's value of an attribute that NICs have, too; None if the GPU has no value."""
     return {names.PCIE_ROOT: gpu.pcie_root, names.NUMA_NODE: gpu.numa}.get(attribute)
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether the scheduler takes two values of attributes of GPUs and NICs as equal."""
+    """Return whether the scheduler treats two attribute values of GPUs and NICs as equal."""
     return type(one) is type(other) and one == other

@@ -1,8 +1,8 @@
-"""NICs that other drivers hand out: which exist, by their slices, and which are taken, by claims alone.
+"""NICs that other drivers allocate: slices say which exist, and claims say which are in use.
 
-A NIC is taken while a claim has it by its allocation, or a claim of ours is pinned to it: what a slice says of a NIC
-that is in a pod, or that it says nothing of it any more, is no sign of either. No slice is read before a pod asks for
-NICs.
+A NIC is in use while it is allocated to a claim, or while a claim of this driver is pinned to it. Slices do not tell
+whether a NIC is in use: a driver may still publish a NIC that is in a pod, or stop publishing it. No NIC slice is read
+before a pod requests NICs.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ class Nics:
     """All NICs by node, and their allocations.
 
     Attributes:
-        asked: Whether any pod has requested NICs: before that nothing is read.
-        first_requested: Tells that the first pod requests NICs.
-        known: The drivers whose slices are all known.
-        of_claim: The NICs of each claim, by name or by place; claims without NICs are left out.
-        counts: Counts the free NICs of nodes for a request.
+        asked: Whether any pod has requested NICs. Before that no slices are read.
+        first_requested: Is called when the first pod requests NICs.
+        known: The drivers whose slices have all been read.
+        of_claim: The NICs of each claim that has any. An allocated NIC is named by driver, pool and device, a pinned
+            NIC by its place (node and PCI address).
+        counts: The numbers of free NICs on nodes, by request.
     """
 
     def __init__(self, nodes: NodeTable, machine_of: Callable[[str], Machine | None], taint_rules: TaintRules) -> None:
-        """Begin without NICs.
+        """Make an inventory without NICs.
 
         Args:
-            nodes: The table of nodes, which is told where NICs have become free.
+            nodes: The table of nodes. The inventory tells it when NICs become free.
             machine_of: Returns a node's machine.
-            taint_rules: The administrators' rules, which can taint NICs.
+            taint_rules: The administrators' DeviceTaintRules, which can taint NICs.
         """
         # Slices of NICs are read only from the first request for NICs on.
         self.asked = False  # whether a pod has requested NICs
@@ -76,7 +77,7 @@ class Nics:
     # What is seen.
 
     def slice_changed(self, change: Change[NicSlice]) -> None:
-        """Update the NICs by what the reflector of a driver's slices saw."""
+        """Update the NICs with a slice change from a NIC driver's reflector."""
         self._slices.pop(change.key[1], None)
         if change.new is not None:
             self._slices[change.key[1]] = change.new
@@ -91,7 +92,7 @@ class Nics:
             self._read(pool, before)
 
     def rule_changed(self, change: Change[TaintRule]) -> None:
-        """Update the NICs by a changed taint rule, after ``TaintRules`` has."""
+        """Update the NICs with a changed taint rule. ``TaintRules`` must be updated before."""
         for rule in filter(None, (change.old, change.new)):
             for pool in [pool for pool in self._of_pool if rule.about(*pool)]:
                 pieces = self._of_pool[pool].values()
@@ -99,9 +100,9 @@ class Nics:
                     self._read(pool, {piece.node for piece in pieces})
 
     def _read(self, pool: tuple[str, str], before: set[str]) -> None:
-        """Update the NICs of the nodes of a pool by its slices.
+        """Update the NICs of a pool (driver and name) from its newest complete ResourceSlices.
 
-        ``before`` has the nodes that the pool had.
+        ``before`` has the nodes on which the pool had NICs.
         """
         pieces = self._of_pool[pool]
         generations = resource_slices.generations(pieces.values(), lambda piece: (piece.generation, piece.count))
@@ -129,12 +130,15 @@ class Nics:
             self._placed(claim)
 
     def _ruled(self, piece: NicSlice, nic: Nic) -> Nic:
-        """Return a NIC with the taints of administrators' rules."""
-        rules = self._taint_rules.over(piece, nic.given[2])
+        """Return a NIC with the taints that DeviceTaintRules set on it. ``piece`` is its slice."""
+        rules = self._taint_rules.over(piece.driver, piece.pool, nic.given[2])
         return msgspec.structs.replace(nic, taints=(*nic.taints, *(rule.taint for rule in rules))) if rules else nic
 
     def _show(self, pool: tuple[str, str], nodes: Iterable[str]) -> None:
-        """Record where the NICs are that a pool has on its nodes."""
+        """Record the places (node and PCI address) of a pool's NICs on these nodes.
+
+        A place identifies a NIC even if two drivers publish it.
+        """
         places = {nic.given: (node, nic.address) for node in nodes for nic in self._pools[node].get(pool, ())}
         if pool in self._given_of:  # a claim may have one that its driver does not show while it has it
             places = self._place_of.get(pool, {}) | places
@@ -147,11 +151,14 @@ class Nics:
         return self._place_of.get(nic[:2], {}).get(nic) if len(nic) == 3 else nic
 
     def read(self, driver: str) -> None:
-        """Note that all NIC slices of a driver are known."""
+        """Record that all ResourceSlices of a NIC driver have been read.
+
+        Pods that request NICs of this driver wait until then.
+        """
         self.known.add(driver)
 
     def class_changed(self, name: str, selectors: tuple[str, ...] | None) -> None:
-        """Update by which selectors a DeviceClass chooses NICs; None if there is no such class."""
+        """Replace the selectors of a DeviceClass; ``selectors`` is None if the class does not exist."""
         if self._classes.get(name) == selectors:
             return
         if selectors is None:
@@ -161,14 +168,21 @@ class Nics:
         self.counts.forget()
 
     def hold(self, claim: Key, held: Collection[Given | Place]) -> None:
-        """Record the NICs that a claim was given, or is pinned to, from now on."""
+        """Replace the NICs that a claim is allocated or pinned to by ``held``.
+
+        A claim is pinned to NICs that the controller chose for it.
+        """
         before = self.of_claim.get(claim, frozenset())
         if held or before:
             self._hold(claim, held)
             self._forget(before)
 
     def hold_anew(self, claim: Key, held: Collection[Given | Place]) -> None:
-        """Record again the NICs that a claim has, whatever was recorded of it."""
+        """Replace the NICs of a claim whose records were found wrong.
+
+        The audit of the cluster cache calls this. All records of the claim are removed first, even inconsistent ones.
+        ``held`` are the right NICs.
+        """
         before = self.of_claim.get(claim, frozenset())
         self._hold(claim, ())
         self._hold(claim, held)
@@ -188,12 +202,15 @@ class Nics:
         self._placed(claim)
 
     def _forget(self, held: Iterable[Given | Place]) -> None:
-        """Forget where NICs are that a claim had, of pools that no claim has any of: those that no slice shows."""
+        """Forget the places (node and PCI address) of NICs that a claim had before.
+
+        ``held`` has these NICs. A place is kept while a slice shows the NIC, or while any claim uses NICs of its pool.
+        """
         for pool in {nic[:2] for nic in held if len(nic) == 3} - self._given_of.keys():
             self._show(pool, {piece.node for piece in self._of_pool.get(pool, {}).values()} & self._pools.keys())
 
     def _placed(self, claim: Key) -> None:
-        """Record where the NICs are that a claim has."""
+        """Record the places (node and PCI address) of a claim's NICs."""
         held, before = self.of_claim.get(claim, frozenset()), self._places.pop(claim, frozenset())
         known_places = map(self._where, held)
         now = frozenset(place for place in known_places if place is not None)
@@ -217,11 +234,14 @@ class Nics:
     # What is asked.
 
     def held(self, claim: Key) -> frozenset[Given | Place]:
-        """Return the NICs that are recorded of a claim."""
+        """Return the NICs that a claim was allocated, or is pinned to by the controller."""
         return self.of_claim.get(claim, frozenset())
 
     def sound(self, claim: Key) -> bool:
-        """Return whether each NIC that a claim has records the claim, as far as its node is known."""
+        """Return whether a claim's NICs agree with the users that are recorded for each of these NICs.
+
+        NICs whose place (node and PCI address) is not known are not compared. The audit of the cluster cache asks this.
+        """
         held = self.of_claim.get(claim, frozenset())
         known_places = frozenset(map(self._where, held)) - {None}
         return self._places.get(claim, frozenset()) == known_places and all(
@@ -233,27 +253,35 @@ class Nics:
         return tuple(self.of_claim)
 
     def slices(self) -> tuple[str, ...]:
-        """Return the names of the NIC slices that are known."""
+        """Return the names of the ResourceSlices of NICs that are known."""
         return tuple(self._slices)
 
     def slice_of(self, name: str) -> NicSlice | None:
-        """Return a NIC slice by its name."""
+        """Return a NIC slice by its name; None if there is none."""
         return self._slices.get(name)
 
     def others(self, claim: Key, places: Iterable[Place] | None = None) -> set[Key]:
-        """Return the other claims that have any of these NICs, by default of those that this claim has."""
+        """Return the other claims that use some NICs.
+
+        Args:
+            claim: The claim, which is left out.
+            places: The NICs, by node and PCI address; None for the NICs of the claim.
+        """
         all_places = self._places.get(claim, ()) if places is None else places
         return {key for place in all_places for key in self._holders.get(place, ())} - {claim}
 
     def on(self, node: str) -> list[Nic]:
-        """Return the NICs of a node, free or not, in the order of their addresses."""
+        """Return the NICs of a node, free or not, ordered by address."""
         return sorted(self._every(node), key=lambda nic: (nic.address, nic.given))
 
     def _every(self, node: str) -> Iterator[Nic]:
         return (nic for each in self._pools.get(node, {}).values() for nic in each)
 
     def ways(self, node: str) -> Ways | None:
-        """Return the distances of a node's NICs from its GPUs; None if its machine is not known."""
+        """Return the PCIe distances of a node's NICs from its GPUs.
+
+        None if the node's machine is not known.
+        """
         machine, known = self._machine_of(node), self._ways.get(node)
         if machine is None:
             return None
@@ -264,7 +292,7 @@ class Nics:
         return known
 
     def untaken(self, node: str) -> Iterator[Nic]:
-        """Return the NICs of a node that no claim has, in no order."""
+        """Yield the NICs of a node that no claim uses, in no particular order."""
         return (nic for nic in self._every(node) if (node, nic.address) not in self._holders)
 
     def many(self, node: str) -> int:
@@ -272,34 +300,37 @@ class Nics:
         return sum(map(len, self._pools.get(node, {}).values()))
 
     def free(self, node: str, besides: Key | None = None) -> list[Nic]:
-        """Return the NICs of a node that no claim has, except one claim's own."""
+        """Return the free NICs of a node: no claim uses them, except the claim ``besides``."""
         return [nic for nic in self.on(node) if not self._holders.get((node, nic.address), set()) - {besides}]
 
     def unread(self) -> Reason | None:
-        """Have the slices of NICs read if they are not. Returns what to wait for until they are known."""
+        """Return why pods with NICs must wait: not all ResourceSlices of NICs are read.
+
+        None if all are read. The first call starts the reading.
+        """
         if not self.asked:
             self.asked = True
             self.first_requested()
         unknown = sorted(DRIVERS.keys() - self.known)
-        text = f"waits until the slices of drivers {', '.join(unknown)} are read"
+        text = f"Waiting until the slices of drivers {', '.join(unknown)} are read."
         return Reason(Cause.POD, text) if unknown else None
 
     def readable(self, ask: NicAsk) -> NicAsk:
-        """Return those NIC requests that the controller can evaluate.
+        """Return a request without the NIC requests that only the scheduler can evaluate.
 
-        The others are left to the scheduler.
-
-        A request cannot be evaluated if a CEL selector of the request or of its class is not one of the simple forms
-        that are read here. Then no request that must be like it (``matchAttribute``) can be evaluated.
+        These are moved to the field ``left`` of the result. This driver reads only simple forms of CEL. If a selector
+        of a NIC request or its class has another form, the NIC request cannot be evaluated here. The same is true for
+        NIC requests that ``matchAttribute`` ties to it.
 
         Raises:
-            NoPlaceError: The slices are not known yet, or there is no such class.
+            NoPlaceError: The NIC slices are not known yet, or the DeviceClass of a NIC request does not exist.
         """
         if ask.requests and (why := self.unread()):
             raise NoPlaceError(why.text, cause=why.cause)
         for request in ask.requests:
             if request.device_class not in self._classes:
-                raise NoPlaceError(f"waits for DeviceClass {shown(request.device_class)}, which is not there")
+                name = shown(request.device_class)
+                raise NoPlaceError(f"Waiting for DeviceClass {name}, which does not exist. Create it")
         # Names of the requests that cannot be judged. ``terms`` returns None for them.
         unread = {request.name for request in ask.requests if self.terms(request) is None}
         if not unread:
@@ -311,7 +342,7 @@ class Nics:
             }
             is_growing = not tied <= unread
             unread |= tied
-        left_reason = "a selector of its DeviceClass is for the scheduler alone to judge"
+        left_reason = "only the scheduler can evaluate a selector of its DeviceClass"
         return msgspec.structs.replace(
             ask,
             requests=tuple(request for request in ask.requests if request.name not in unread),
@@ -320,7 +351,10 @@ class Nics:
         )
 
     def terms(self, request: NicRequest) -> tuple[Term, ...] | None:
-        """Return what a NIC must be by a request and its class; None if that cannot be read."""
+        """Return the conditions that a NIC must fulfil for a request and its class.
+
+        None if a CEL selector of the request or the class cannot be read here.
+        """
         terms: tuple[Term, ...] = ()
         for text in (*self._classes.get(request.device_class, ()), *request.selectors):
             read = simple_cel.read(text)

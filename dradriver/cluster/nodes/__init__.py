@@ -1,13 +1,15 @@
-"""Which nodes a pod fits on, by kube-scheduler's own rules: a pod that is lifted onto another is stuck.
+"""The nodes on which a pod fits, by kube-scheduler's own rules.
 
-pod_resources     what a pod takes from its node
-host_ports        ports of the host that a pod uses, and when two pods are in conflict for them
-pod_demands       what one pod asks of a node, in a form that can be compared and hashed
-expressions       what an expression says of one label
-columns           texts and numbers of all nodes, one entry a row
+The controller narrows a pod to chosen nodes. If the pod does not fit there, it is never bound.
+
+pod_resources     the resources that a pod uses of its node
+host_ports        host ports of a pod, and conflicts between two pods
+pod_demands       the requirements of one pod for its node, in a form that can be compared and hashed
+expressions       evaluates one expression of a selector on one label
+columns           texts and numbers of all nodes, one entry per row
 labels            rows by label: selectors and required affinity
 taints            rows by taint: tolerations
 selector_classes  one mask of rows for each class of selectors and tolerations
-capacity          what every node has left, by resource
-node_table        NodeTable, which joins them and knows when trying again may help
+capacity          free capacity of every node, by resource
+node_table        NodeTable, which joins these and knows when a retry can help
 """

@@ -1,4 +1,7 @@
-"""What every node has left, by resource, as kube-scheduler's ``NodeResourcesFit`` counts it."""
+"""Keeps how much of each resource, such as CPU, is free on every node.
+
+It is counted as in kube-scheduler's plugin ``NodeResourcesFit``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ Freed: TypeAlias = Mapping[int, tuple[str, Amounts]]
 
 
 class _Column:
-    """One resource: what each row has to give, and what is left of it."""
+    """One resource, such as memory: how much of it each node has, and has free.
+
+    There is one entry for each row (a node's index).
+    """
 
     def __init__(self, rows: int) -> None:
         self.allocatable: Ints = np.zeros(rows, np.int64)
@@ -28,19 +34,23 @@ class _Column:
         self.left[row] = self.with_used(row, used)
 
     def with_used(self, row: int, used: int) -> int:
-        """Return the capacity that a node's row has left if so much is used."""
+        """Return how much of the resource is free on a node if pods use ``used``.
+
+        ``row`` is the node's index.
+        """
         # What is used is exact, so that it adds up when pods go. More than 64 bits hold is cut only here.
         return min(max(int(self.allocatable[row]) - used, -LARGEST), LARGEST)
 
 
 class Capacity:
-    """Allocatable amounts of every row, and what pods use on every node, known or not.
+    """The allocatable resources of every node, and the resources that pods use on it.
 
-    Only what some node has gets a column: what pods make up costs nothing.
+    A row is the index of a node that is known. Pods are counted on unknown nodes, too. Only a resource that some node
+    has gets a column. Resource names that exist only in pods use no memory here.
 
     Attributes:
-        claimable: Resources that are not checked on a node that has none of them: a DeviceClass serves them, and
-            kube-scheduler leaves them to its DRA plugin (``shouldDelegateResourceToDRA``).
+        claimable: Extended resources that a DeviceClass serves. They are not checked on a node that has none of them,
+            because kube-scheduler leaves them to its DRA plugin (``shouldDelegateResourceToDRA``).
     """
 
     def __init__(self) -> None:
@@ -51,17 +61,23 @@ class Capacity:
 
     @property
     def used(self) -> Mapping[str, Amounts]:
-        """Return how much of each node's capacity pods use, by node and resource."""
+        """Return the amounts that pods use, by node and resource."""
         return self._used
 
     def grow(self, rows: int) -> None:
-        """Add rows without capacity to the arrays of nodes."""
+        """Add rows (nodes) that have no resources yet."""
         self._rows = rows
         for column in self._columns.values():
             column.grow(rows)
 
     def set(self, row: int, name: str, allocatable: Mapping[str, int]) -> bool:
-        """Replace the capacity of a node's row. Returns whether a pod may fit that did not."""
+        """Replace the allocatable resources of a node.
+
+        ``row`` is the node's index, ``name`` its name.
+
+        Returns:
+            Whether pods may fit now that did not fit before.
+        """
         used = self._used.get(name, {})
         helps = False
         for resource in allocatable.keys() - self._columns.keys():
@@ -75,7 +91,10 @@ class Capacity:
         return helps
 
     def use(self, name: str, row: int | None, request: Mapping[str, int], sign: int) -> None:
-        """Add (1) or subtract (-1) what a pod uses of a node's capacity; ``row`` is None while the node has none."""
+        """Change a node's used amounts by a pod's resources: add (``sign`` 1) or subtract (-1).
+
+        ``name`` is the node, ``request`` the resources. ``row`` is None if the node has no row.
+        """
         used = self._used.setdefault(name, {})
         for resource, amount in request.items():
             now = used.get(resource, 0) + sign * amount
@@ -89,14 +108,24 @@ class Capacity:
             del self._used[name]
 
     def fitting(self, rows: Bools, amounts: tuple[tuple[str, int], ...], freed: Freed) -> Bools:
-        """Return those of the nodes' rows whose capacity left covers all amounts: shape (rows,), the caller's own."""
+        """Return which of some rows have enough of all resources free: shape (rows,), a new array.
+
+        Args:
+            rows: The rows to check: (rows,).
+            amounts: The amounts that are needed, by resource.
+            freed: Amounts in use that count as free, for example of pods that would end: by row, the node's name and
+                the amounts.
+        """
         rows = rows.copy()
         for _, enough in self._enough(amounts, freed):
             rows &= enough
         return rows
 
     def columns(self, resources: Sequence[str], freed: Freed) -> Ints:
-        """Return the capacity that nodes have left of some resources: shape (rows, resources), the caller's own."""
+        """Return the free amounts of some resources: shape (rows, resources), a new array.
+
+        ``freed`` has, by row, the node's name and the amounts in use that count as free.
+        """
         left = np.zeros((self._rows, len(resources)), np.int64)
         for at, resource in enumerate(resources):
             column = self._columns.get(resource)
@@ -111,7 +140,11 @@ class Capacity:
         return left
 
     def lacking(self, rows: Bools, amounts: tuple[tuple[str, int], ...], freed: Freed) -> list[str]:
-        """Return of which resource nodes lack capacity: of each row the first of the amounts that is not left."""
+        """Return the resources of which rows have too little; for each row only the first.
+
+        ``amounts`` are the amounts that are needed, by resource. ``freed`` has, by row, the node's name and the amounts
+        in use that count as free.
+        """
         resources = []
         rows = rows.copy()
         for resource, enough in self._enough(amounts, freed):
@@ -121,7 +154,10 @@ class Capacity:
         return resources
 
     def _more(self, resource: str, freed: Freed) -> Iterator[tuple[int, int]]:
-        """Yield the rows on which some of a resource counts as free, and what is used there besides."""
+        """Yield the rows on which some used amount of a resource counts as free.
+
+        Each row comes with the amount that still counts as in use. ``freed`` is as for ``fitting``.
+        """
         for row, (name, amounts) in freed.items():
             if amount := amounts.get(resource, 0):
                 yield row, self._used.get(name, {}).get(resource, 0) - amount

@@ -1,4 +1,7 @@
-"""One value of every node as an array with an entry a row, so that a question to all nodes is one comparison."""
+"""Columns: arrays with one value of every node, such as a label's value.
+
+Each node has one row. With columns, a check of all nodes is one comparison of arrays.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,21 @@ _FEW = 3  # codes that are compared one by one; more are looked up in a table
 
 
 def grown(array: NDArray[Any], rows: int, fill: float = 0) -> NDArray[Any]:
-    """Return a copy of a column of nodes with more rows, filled with a value."""
+    """Return a copy of an array of nodes with more entries, filled with a value.
+
+    ``rows`` is the new length, with one entry for each node.
+    """
     longer = np.full(rows, fill, array.dtype)
     longer[: len(array)] = array
     return longer
 
 
 class Codes(Generic[_T]):
-    """Small numbers for values that come and go. The last user of a value gives its number back; 0 is no value."""
+    """Small numbers, called codes, for values that come and go, such as label texts.
+
+    The users of a value, for example rows, are counted. A code is free again when its value has no users any more. The
+    code 0 stands for no value. Arrays store the codes in place of the values.
+    """
 
     def __init__(self) -> None:
         self._codes: dict[_T, int] = {}
@@ -36,15 +46,18 @@ class Codes(Generic[_T]):
 
     @property
     def size(self) -> int:
-        """Return a number that all codes of values in the column are less than."""
+        """Return a number that is greater than every code (small number for a value)."""
         return len(self._users)
 
     def find(self, value: _T) -> int:
-        """Return the code of a column's value; 0 if no row uses it."""
+        """Return the code (small number) of a value; 0 if the value has no users."""
         return self._codes.get(value, 0)
 
     def take(self, value: _T, users: int = 1) -> int:
-        """Add users of a column's value and return its code."""
+        """Count new users of a value, such as rows, and return the value's code.
+
+        The code is a small number that stands for the value in arrays.
+        """
         code = self._codes.get(value)
         if code is None:
             if self._free:
@@ -56,8 +69,14 @@ class Codes(Generic[_T]):
         self._users[code] += users
         return code
 
-    def give(self, value: _T) -> int:
-        """Remove one user of a column's value. Returns the code if it was the last, else 0."""
+    def release(self, value: _T) -> int:
+        """Release a value for one of its users, such as a row.
+
+        A value without users loses its code, the small number that stands for it.
+
+        Returns:
+            The code if that was the last user, else 0.
+        """
         code = self._codes[value]
         self._users[code] -= 1
         if self._users[code]:
@@ -68,7 +87,10 @@ class Codes(Generic[_T]):
 
 
 class Texts:
-    """Which text each row has, if any."""
+    """A column: one text of every node, such as the value of a label.
+
+    A row is the index of a node. A row can have no text.
+    """
 
     def __init__(self, texts: Sequence[str | None]) -> None:
         self._codes: Codes[str] = Codes()
@@ -76,22 +98,28 @@ class Texts:
         self._rows = np.array([code.get(text, 0) for text in texts], np.int32)  # type: ignore[arg-type]
 
     def grow(self, rows: int) -> None:
-        """Add rows without text to a column of texts."""
+        """Add rows (nodes) without text to the column."""
         self._rows = grown(self._rows, rows)
 
     def set(self, row: int, old: str | None, new: str | None) -> None:
-        """Replace the text of a row in a column; ``old`` is the one it has."""
+        """Replace the text of a row (node) by ``new``.
+
+        ``old`` is the text that the row has now. None stands for no text.
+        """
         if old is not None:
-            self._codes.give(old)
+            self._codes.release(old)
         self._rows[row] = self._codes.take(new) if new is not None else 0
 
     def present(self) -> Bools:
-        """Return the rows of a column that have a text: shape (rows,)."""
+        """Return which rows (nodes) have a text: one bool for each row."""
         found: Bools = self._rows != 0
         return found
 
     def among(self, texts: Iterable[str]) -> Bools | None:
-        """Return the rows of a column that have one of the texts: shape (rows,). None if there is none."""
+        """Return which rows (nodes) have one of the texts: one bool for each row.
+
+        None if no row has one of them.
+        """
         codes = {code for text in texts if (code := self._codes.find(text))}
         if not codes:
             return None
@@ -108,7 +136,10 @@ class Texts:
 
 
 class Numbers:
-    """Which 64-bit number each row's text is, if it is one."""
+    """A column: one 64-bit number of every node, read from texts such as label values.
+
+    A row (the index of a node) has no number if its text is not a number.
+    """
 
     def __init__(self, texts: Sequence[str | None]) -> None:
         read = [integer(text) for text in texts]
@@ -116,21 +147,24 @@ class Numbers:
         self._valid = np.array([number is not None for number in read], np.bool_)
 
     def grow(self, rows: int) -> None:
-        """Add rows without number to a column of numbers."""
+        """Add rows (nodes) without number to the column."""
         self._numbers, self._valid = grown(self._numbers, rows), grown(self._valid, rows)
 
     def set(self, row: int, old: str | None, new: str | None) -> None:  # noqa: ARG002 (as Texts)
-        """Replace the number of a row in a column by that of its text."""
+        """Replace the number of a row (node) by the number in the text ``new``.
+
+        ``old`` is ignored.
+        """
         number = integer(new)
         self._numbers[row] = number or 0
         self._valid[row] = number is not None
 
     def above(self, bound: int) -> Bools:
-        """Return the rows of a column with a greater number: shape (rows,)."""
+        """Return which rows (nodes) have a number greater than ``bound``: one bool for each row."""
         found: Bools = (self._numbers > bound) & self._valid
         return found
 
     def below(self, bound: int) -> Bools:
-        """Return the rows of a column with a lesser number: shape (rows,)."""
+        """Return which rows (nodes) have a number smaller than ``bound``: one bool for each row."""
         found: Bools = (self._numbers < bound) & self._valid
         return found

@@ -1,4 +1,4 @@
-"""What an expression of a node or label selector says of one label, as the API server defines it."""
+"""Evaluates one expression of a node or label selector on one label, as the API server defines it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _DIGITS: Final = 19
 
 
 def holds(value: str | None, operator: str, values: Sequence[str]) -> bool:
-    """Return whether a selector's expression holds for a label's value, None for a label that is missing."""
+    """Return whether a selector's expression is true for a label's value.
+
+    ``operator`` is ``In`` or another operator of Kubernetes. ``value`` is None if the label is missing.
+    """
     match operator:
         case "In":
             return value in values
@@ -31,7 +34,7 @@ def holds(value: str | None, operator: str, values: Sequence[str]) -> bool:
 
 
 def integer(text: str | None) -> int | None:
-    """Return the number in a selector's expression as Go's ``ParseInt`` reads it, 64 bits; else None."""
+    """Return the 64-bit number that Go's ``ParseInt`` reads from a text; None if it is no such number."""
     if text is None or not text.isascii():
         return None
     digits = text[1:] if text[:1] in ("-", "+") else text

@@ -1,7 +1,8 @@
-"""Ports of the host that pods use, and when two pods cannot be on one node for them. Called for pods of any kind.
+"""Host ports of pods, and conflicts between two pods over them. It serves pods of this driver and foreign pods.
 
-As the scheduler's plugin NodePorts (nodeports/node_ports.go, ``HostPortInfo`` of kube-scheduler/framework/types.go,
-Kubernetes 1.35). The API server writes the host ports of a pod with ``hostNetwork`` into its containers.
+It follows the scheduler's plugin NodePorts (nodeports/node_ports.go, ``HostPortInfo`` of
+kube-scheduler/framework/types.go, Kubernetes 1.35). The API server writes the host ports of a pod with ``hostNetwork``
+into its containers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SIDECAR: Final = "Always"
 
 
 def host_ports(containers: Iterable[Container], init_containers: Iterable[Container]) -> tuple[HostPort, ...]:
-    """Return the host ports that a pod uses as long as it runs, sorted: those of containers and of sidecars."""
+    """Return the host ports of a pod's containers and sidecars, sorted."""
     sidecars = (container for container in init_containers if container.restart_policy == _SIDECAR)
     ports = {
         _host_port(port) for container in (*containers, *sidecars) for port in container.ports if port.host_port > 0
@@ -29,7 +30,7 @@ def host_ports(containers: Iterable[Container], init_containers: Iterable[Contai
 
 
 def are_in_conflict(port: HostPort, other: HostPort) -> bool:
-    """Return whether two pods with these host ports cannot be on one node."""
+    """Return whether two pods with these host ports cannot share a node."""
     if port[:2] != other[:2]:
         return False
     return port[2] == other[2] or ALL_ADDRESSES in (port[2], other[2])

@@ -1,4 +1,7 @@
-"""Rows by label: which nodes a node selector and a required node affinity choose."""
+"""Finds the nodes that a node selector and a required node affinity select.
+
+Labels are stored in arrays. A row is the index of a node in the arrays.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _Column = TypeVar("_Column", Texts, Numbers)
 
 
 class Index:
-    """One mapping of texts a row, with columns for the keys that are asked for."""
+    """The labels (or fields) of every node, by row, with columns for the keys that selectors use."""
 
     def __init__(self) -> None:
         self._rows: list[Mapping[str, str]] = []
@@ -29,7 +32,7 @@ class Index:
         self._numbers: dict[str, Numbers] = {}
 
     def grow(self, rows: int) -> None:
-        """Add rows without labels to the index."""
+        """Add rows (nodes) without labels to the index."""
         self._rows.extend([_NONE] * (rows - len(self._rows)))
         for texts in self._texts.values():
             texts.grow(rows)
@@ -37,7 +40,10 @@ class Index:
             numbers.grow(rows)
 
     def set(self, row: int, new: Mapping[str, str]) -> None:
-        """Replace the labels of a row in the index. The mapping is kept, and must not change."""
+        """Replace the labels of a row (a node) by ``new``.
+
+        The mapping is kept, and must not change.
+        """
         old = self._rows[row]
         self._rows[row] = new
         for columns in (self._texts, self._numbers):
@@ -51,12 +57,13 @@ class Index:
                 del self._users[key]
 
     def holds(self, requirement: Requirement) -> Bools | bool:
-        """Return for each node (row) whether a label expression holds.
+        """Return for each node whether a label expression is true.
 
-        The meaning is that of Kubernetes' node affinity.
+        ``requirement`` is the expression, as in Kubernetes' node affinity.
 
         Returns:
-            An array of shape (rows,), which the caller may change; or one bool if it is the same for all rows.
+            An array with one bool for each row (a node's index), which the caller may change. One bool if all are the
+            same.
         """
         key, operator, values = requirement
         if key not in self._users:  # no node has the label
@@ -82,14 +89,21 @@ class Index:
                 return False
 
     def values(self, key: str, rows: Bools) -> frozenset[str]:
-        """Return the values that a label has in some of the rows."""
+        """Return the values that a label has on some nodes.
+
+        ``key`` is the label's key. ``rows`` are the nodes, one bool for each row (a node's index).
+        """
         if key not in self._users:
             return frozenset()
         texts = (self._rows[row].get(key) for row in np.flatnonzero(rows).tolist())
         return frozenset(value for value in texts if value is not None)
 
     def _column(self, columns: dict[str, _Column], key: str, make: Callable[[list[str | None]], _Column]) -> _Column:
-        """Return a key's column; that which nobody asked for the longest goes."""
+        """Return the column of a label key: the label's value on every node.
+
+        ``columns`` has the columns by key; ``make`` makes a missing one. If there are too many columns, the least
+        recently used one is dropped.
+        """
         column = columns.pop(key, None)
         if column is None:
             column = make([texts.get(key) for texts in self._rows])
@@ -100,7 +114,7 @@ class Index:
 
 
 class Labels:
-    """The labels and the name of every row."""
+    """The labels and the name of every node. A row is the index of a node."""
 
     def __init__(self) -> None:
         self._labels = Index()
@@ -114,31 +128,47 @@ class Labels:
         self._fields.grow(rows)
 
     def set(self, row: int, name: str, labels: Mapping[str, str]) -> None:
-        """Replace the labels of a node's row. The mapping is kept, and must not change."""
+        """Replace the labels of a node.
+
+        ``row`` is the node's index, ``name`` its name. The mapping is kept, and must not change.
+        """
         self._labels.set(row, labels)
         self._fields.set(row, {_NAME: name})
 
     def clear(self, row: int) -> None:
-        """Remove the labels and the name of a node's row."""
+        """Remove the labels and the name of a node. ``row`` is the node's index."""
         self._labels.set(row, _NONE)
         self._fields.set(row, _NONE)
 
     def labelled(self, key: str, values: Collection[str]) -> Bools:
-        """Return the nodes that have a label with one of some values: shape (rows,), the caller's own."""
+        """Return the nodes that have a label with one of some values.
+
+        ``key`` is the label's key. The result is a new array with one bool for each row (a node's index).
+        """
         mask = self._labels.holds((key, "In", tuple(values))) if values else False
         return np.full(self._rows, mask) if isinstance(mask, bool) else mask
 
     def having(self, key: str) -> Bools:
-        """Return the nodes that have a label: shape (rows,), the caller's own."""
+        """Return the nodes that have a label with this key, whatever its value.
+
+        The result is a new array with one bool for each row (a node's index).
+        """
         mask = self._labels.holds((key, "Exists", ()))
         return np.full(self._rows, mask) if isinstance(mask, bool) else mask
 
     def values(self, key: str, rows: Bools) -> frozenset[str]:
-        """Return the values that a label has in some of the rows."""
+        """Return the values that a label has on some nodes.
+
+        ``key`` is the label's key. ``rows`` are the nodes, one bool for each row (a node's index).
+        """
         return self._labels.values(key, rows)
 
     def selected(self, constraints: Constraints) -> Bools:
-        """Return the nodes whose labels a selector and an affinity choose: shape (rows,)."""
+        """Return the nodes that a node selector and a node affinity select.
+
+        Both are in ``constraints``, whose other fields are ignored. The result has one bool for each row (a node's
+        index).
+        """
         mask: Bools | bool = True
         for key, value in constraints.selector:
             mask = _both(mask, self._labels.holds((key, "In", (value,))))
@@ -147,7 +177,11 @@ class Labels:
         return np.full(self._rows, mask) if isinstance(mask, bool) else mask
 
     def reaching(self, volumes: Where) -> Bools:
-        """Return the nodes that reach all of some volumes, by their labels: shape (rows,), the caller's own."""
+        """Return the nodes that can reach all of some volumes: shape (rows,), a new array.
+
+        ``volumes`` has the terms (conditions on nodes) of each volume. A node can reach a volume if its labels match at
+        least one of the volume's terms.
+        """
         mask: Bools | bool = True
         for terms in volumes:
             mask = _both(mask, self._any(terms))
@@ -170,7 +204,11 @@ class Labels:
 
 
 def _both(a: Bools | bool, b: Bools | bool) -> Bools | bool:
-    """Return the rows of both masks, True being all rows and False none; may overwrite its arguments."""
+    """Return the nodes that are in both arguments.
+
+    Each is an array with one bool for each row (a node's index); or True for all nodes, or False for none. The function
+    may overwrite its arguments.
+    """
     if isinstance(a, bool):
         return b if a else False
     if isinstance(b, bool):
@@ -180,7 +218,11 @@ def _both(a: Bools | bool, b: Bools | bool) -> Bools | bool:
 
 
 def _either(a: Bools | bool, b: Bools | bool) -> Bools | bool:
-    """Return the rows of either mask, True being all rows and False none; may overwrite its arguments."""
+    """Return the nodes that are in at least one of the arguments.
+
+    Each is an array with one bool for each row (a node's index); or True for all nodes, or False for none. The function
+    may overwrite its arguments.
+    """
     if isinstance(a, bool):
         return True if a else b
     if isinstance(b, bool):

@@ -1,4 +1,7 @@
-"""All nodes as arrays, one row each: which of those with GPUs a pod fits on, and where trying again may help."""
+"""All nodes as arrays, to find the nodes with GPUs on which a pod fits.
+
+Each node has one row. The table also says when a waiting pod should be tried again.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from dradriver.cluster.nodes.capacity import Capacity, Freed
 from dradriver.cluster.nodes.columns import Bools, Floats, Ints, grown
 from dradriver.cluster.nodes.pod_demands import Ask, Constraints, Where
 from dradriver.cluster.nodes.pod_resources import Amounts, amounts
-from dradriver.cluster.nodes.selector_classes import Classes
+from dradriver.cluster.nodes.selector_classes import CORDONED, Classes
 from dradriver.cluster.nodes.taints import Pattern
 
 GONE: Final = "gone"  # its GPUs are published, and the API server has no such node
@@ -29,7 +32,10 @@ _TAKEN, _FREE = 1, 2  # channels
 
 
 class _Known(msgspec.Struct, frozen=True, gc=False):
-    """What counts of a node, to tell a change from a heartbeat."""
+    """The fields of a node that matter here.
+
+    If they are equal, an update of the node can be ignored. It is, for example, a heartbeat of the kubelet.
+    """
 
     labels: Mapping[str, str]
     taints: list[Taint]
@@ -43,17 +49,17 @@ _UNKNOWN: Final = _Known({}, [], {}, cordoned=False, ready=False, goes_at=node_m
 
 
 class NodeTable:
-    """Nodes by name and by row.
+    """The nodes by name and by row.
 
-    A node has a row while the API server knows it or it offers GPUs; nobody else has that row in the meantime. Only
-    nodes that offer GPUs are ever eligible.
+    A node has its own row while the API server knows it or it offers GPUs. Only nodes that offer GPUs are ever
+    eligible.
 
     Attributes:
-        clock: Grows with every event on a node with GPUs that can let a pod in that found no place before.
-        freed: The clock of each row's last such event, 0 if there was none: shape (rows,), int64. It is another array
-            after rows were added.
-        generation: Counts the changes of nodes and of what is used of them.
-        spot_labels: Labels that say that a node is a spot node, in addition to those of its provider.
+        clock: A counter. It grows when something changes on a node with GPUs so that a waiting pod may fit there.
+        freed: For each row the value of ``clock`` at its last such change, 0 if there was none: shape (rows,), int64.
+            Adding rows replaces the array.
+        generation: Counts the changes of nodes and of the resources used on them.
+        spot_labels: Labels that mark a node as a spot node, in addition to the providers' own labels.
     """
 
     def __init__(self) -> None:
@@ -81,82 +87,127 @@ class NodeTable:
         return len(self._names)
 
     def row(self, name: str) -> int:
-        """Return a node's row in the table; KeyError if it has none."""
+        """Return the row of the node ``name``: its index in all arrays.
+
+        Raises:
+            KeyError: The node has no row.
+        """
         return self._rows[name]
 
     def find(self, name: str) -> int | None:
-        """Return a node's row in the table, None if it has none."""
+        """Return a node's row (its index in all arrays), None if it has none.
+
+        ``name`` is the node's.
+        """
         return self._rows.get(name)
 
     def named(self, names: Iterable[str]) -> Bools:
-        """Return the nodes of these names, those that have a row: shape (rows,), the caller's own."""
+        """Return the nodes with these names, as one bool for each row.
+
+        A row is the index of a node in all arrays. The array is new.
+        """
         rows = np.zeros(self.rows, np.bool_)
         rows[[row for name in names if (row := self.find(name)) is not None]] = True
         return rows
 
     def name(self, row: int) -> str:
-        """Return the name of the node in a row of the table; KeyError if there is none."""
+        """Return the name of the node in a row (an index in all arrays).
+
+        Raises:
+            KeyError: The row has no node.
+        """
         name = self._names[row]
         if name is None:
             raise KeyError(row)
         return name
 
     def hostname(self, name: str) -> str:
-        """Return a node's ``kubernetes.io/hostname`` label, its name where it has none."""
+        """Return a node's ``kubernetes.io/hostname`` label; without it the node's name."""
         return self._known.get(name, _UNKNOWN).labels.get(HOSTNAME, name)
 
     def label(self, name: str, key: str) -> str | None:
-        """Return a node's label; None where it has none, and where there is no such node."""
+        """Return the value of a node's label; None if it does not exist.
+
+        ``name`` is the node's, ``key`` the label's. If there is no such node, the result is None, too.
+        """
         return self._known.get(name, _UNKNOWN).labels.get(key)
 
     def labels_of(self, name: str) -> Mapping[str, str]:
-        """Return a node's labels; none where there is no such node."""
+        """Return a node's labels; empty if the node does not exist."""
         return self._known.get(name, _UNKNOWN).labels
 
     def labels(self) -> Mapping[str, Mapping[str, str]]:
-        """Return the labels of all nodes that the API server knows: the same mapping while they are the same."""
+        """Return the labels of all nodes that the API server knows; the same object until a label changes."""
         if self._labels is None:
             self._labels = {name: known.labels for name, known in self._known.items()}
         return self._labels
 
     def left(self, resources: Sequence[str], freed: Mapping[str, Amounts] = _NOTHING) -> Ints:
-        """Return what all nodes have left of some resources: shape (rows, resources), the caller's own.
+        """Return the free amounts of some resources, such as CPU, on all nodes.
 
-        If a resource need not be checked on a node, the node has as much as there can be, as in ``eligible``.
+        The shape is (rows, resources), a new array; a row is the index of a node. A resource that is not checked on a
+        node (``claimable``) counts as free there in the largest possible amount.
 
         Args:
             resources: The resources.
-            freed: By node, what pods take there that counts as free.
+            freed: For each node, amounts in use that count as free.
         """
         return self._capacity.columns(resources, self._by_row(freed))
 
     def labelled(self, key: str, values: Collection[str]) -> Bools:
-        """Return the nodes that have a label with one of some values: shape (rows,), the caller's own."""
+        """Return the nodes that have a label with one of some values.
+
+        ``key`` is the label's key. The result is a new array with one bool for each row (a node's index).
+        """
         return self._classes.labelled(key, values)
 
     def having(self, key: str) -> Bools:
-        """Return the nodes that have a label, whatever it says: shape (rows,), the caller's own."""
+        """Return the nodes that have a label with this key, whatever its value.
+
+        The result is a new array with one bool for each row (a node's index).
+        """
         return self._classes.having(key)
 
     def selected(self, constraints: Constraints) -> Bools:
-        """Return all nodes that a node selector and node affinity select: shape (rows,), the caller's own."""
+        """Return the nodes that a node selector and node affinity select.
+
+        Both are in ``constraints``, whose other fields are ignored. The result is a new array with one bool for each
+        row (a node's index).
+        """
         return self._classes.selected(constraints) & self._there
 
     def tolerated(self, tolerations: tuple[Pattern, ...]) -> Bools:
-        """Return the nodes whose taints some tolerations cover, except a cordon: shape (rows,), the caller's own."""
+        """Return the nodes whose taints some tolerations cover.
+
+        A cordon is not checked. The result is a new array with one bool for each row (a node's index).
+        """
         return self._classes.tolerated(tolerations)
 
     def reaching(self, where: Where) -> Bools:
-        """Return the nodes that match one term of each entry: shape (rows,), the caller's own."""
+        """Return the nodes that can reach all of some volumes.
+
+        ``where`` has the terms (conditions on nodes) of each volume. A node can reach a volume if it matches at least
+        one of the volume's terms. The result is a new array with one bool for each row (a node's index).
+        """
         return self._classes.reaching(where)
 
     def channels(self, *, taken: bool = False) -> Bools:
-        """Return the nodes with a free channel of multi-node NVLink, or with any: shape (rows,), the caller's own."""
+        """Return the nodes whose channel of multi-node NVLink is free.
+
+        The result is a new array with one bool for each row (a node's index). A job gets the channel of each of its
+        nodes to use NVLink between nodes.
+
+        Args:
+            taken: Whether to include nodes whose channel is in use.
+        """
         rows: Bools = self._channel >= (_TAKEN if taken else _FREE)
         return rows
 
     def set_channel(self, name: str, free: bool | None) -> None:
-        """Set whether a node's channel of multi-node NVLink is free; None if it has none."""
+        """Set whether a node's channel for NVLink between nodes is free.
+
+        ``free`` is None if the node has no channel. ``name`` is the node's.
+        """
         if self._channels.get(name) == free:
             return
         self.generation += 1
@@ -174,11 +225,17 @@ class NodeTable:
         return 0 if free is None else _FREE if free else _TAKEN
 
     def values(self, key: str, rows: Bools) -> frozenset[str]:
-        """Return the values that a label has on some of the nodes."""
+        """Return the values that a label has on some of the nodes.
+
+        ``key`` is the label's key. ``rows`` are the nodes, one bool for each row (a node's index).
+        """
         return self._classes.values(key, rows)
 
     def spot(self) -> Bools:
-        """Return the nodes that their provider may take away at any time: shape (rows,), the caller's own."""
+        """Return the spot nodes, which their provider can take away at any time.
+
+        The result is a new array with one bool for each row (a node's index).
+        """
         further = ((key, (value,)) for key, value in self.spot_labels.items())
         masks = [self.labelled(key, values) for key, values in (*node_maintenance.SPOT_LABELS.items(), *further)]
         rows: Bools = np.logical_or.reduce(masks)
@@ -186,7 +243,10 @@ class NodeTable:
 
     @property
     def claimable(self) -> Collection[str]:
-        """Extended resources that a DeviceClass serves: not checked on nodes that do not list them at all."""
+        """Return the extended resources that pods get through a DeviceClass.
+
+        A node that does not list such a resource is not checked for it: kube-scheduler leaves the check to DRA.
+        """
         return self._capacity.claimable
 
     @claimable.setter
@@ -198,7 +258,11 @@ class NodeTable:
             self.helped_on(self._offered)
 
     def set_node(self, name: str, node: Node | None) -> bool:
-        """Insert, update or remove a node; return whether more pods may fit now."""
+        """Add or update the node with this name; remove it if ``node`` is None.
+
+        Returns:
+            Whether more pods may fit now.
+        """
         self.generation += 1
         if node is None:
             self._remove(name)
@@ -231,12 +295,12 @@ class NodeTable:
         return may_help and current.ready and self.helped(name)
 
     def takes_new(self, name: str) -> bool:
-        """Return whether a node is ready, not closed to new pods, and does not go for maintenance."""
+        """Return whether a node is ready, not cordoned, and not scheduled for maintenance."""
         known = self._known.get(name, _UNKNOWN)
         return known.ready and not known.cordoned and self._rows.get(name) not in self._going
 
     def offer(self, name: str, offers: bool) -> None:
-        """Set whether a node has GPUs of ours."""
+        """Set whether a node offers GPUs of this driver."""
         if not offers and name not in self._rows:
             return
         row = self._claim(name)
@@ -248,7 +312,11 @@ class NodeTable:
         self._release(name)
 
     def helped(self, name: str) -> bool:
-        """Note that something became free on a node. Returns whether that can help any pod."""
+        """Record that something became free on a node, so that waiting pods are tried there.
+
+        Returns:
+            Whether that can help any pod: the node exists and offers GPUs.
+        """
         row = self._rows.get(name)
         if row is None or not self._offered[row] or not self._there[row]:
             return False
@@ -256,24 +324,31 @@ class NodeTable:
         return True
 
     def helped_on(self, rows: Bools) -> None:
-        """Note that pods may fit now on some nodes, (rows,), on which they did not fit before."""
+        """Record that pods may fit now on some nodes. Waiting pods are tried again.
+
+        ``rows`` are the nodes, one bool for each row (a node's index).
+        """
         helped = rows & self._offered & self._there
         if helped.any():
             self._helped(helped)
 
     def take(self, node: str, request: Mapping[str, int]) -> None:
-        """Count the resources of a pod on a node, known or not."""
+        """Count the resources of one more pod (``request``) on a node. The node need not exist."""
         self.generation += 1
         self._capacity.use(node, self._rows.get(node), request, 1)
 
     def give(self, node: str, request: Mapping[str, int]) -> bool:
-        """Stop counting the resources of a pod on a node. Returns whether that can help another."""
+        """Stop counting a pod's resources on a node. ``request`` has these resources.
+
+        Returns:
+            Whether another pod may fit on the node now.
+        """
         self.generation += 1
         self._capacity.use(node, self._rows.get(node), request, -1)
         return any(request.values()) and self.helped(node)
 
     def is_there(self, name: str) -> bool:
-        """Return whether the API server knows a node of that name."""
+        """Return whether the API server knows a node with this name."""
         return name in self._known
 
     def names(self) -> tuple[str, ...]:
@@ -281,24 +356,30 @@ class NodeTable:
         return tuple(self._known)
 
     def is_as(self, name: str, node: Node | None) -> bool:
-        """Return whether the table has a node in this state; ``node`` is None for one that does not exist."""
+        """Return whether the table has the present state of a node.
+
+        ``node`` is the state that the API server has; None if the node does not exist. The audit of the cluster cache
+        compares them.
+        """
         return self._known.get(name) == (None if node is None else _read(node))
 
     def used(self) -> Mapping[str, Amounts]:
-        """Return what pods take from each node that they take anything from, by name."""
+        """Return the resources that pods use of each node, by node name."""
         return self._capacity.used
 
     def set_used(self, name: str, amounts: Amounts) -> None:
-        """Set what all pods together take from a node."""
+        """Set the resources that all pods together use of a node."""
         self.give(name, dict(self._capacity.used.get(name, {})))
         self.take(name, amounts)
 
     def eligible(self, ask: Ask, freed: Mapping[str, Amounts] = _NOTHING) -> Bools:
-        """Return the nodes with GPUs that a pod fits on now: shape (rows,), the caller's own.
+        """Return the nodes with GPUs on which a pod fits now.
+
+        The result is a new array with one bool for each row (a node's index).
 
         Args:
-            ask: What the pod asks.
-            freed: By node, what pods take there that counts as free, such as the share of a pod that is placed again.
+            ask: The requirements of the pod.
+            freed: For each node, amounts in use that count as free, for example of a pod that is placed again.
         """
         return self._capacity.fitting(self.open(ask), ask.amounts, self._by_row(freed))
 
@@ -306,31 +387,39 @@ class NodeTable:
         return {row: (name, amounts) for name, amounts in freed.items() if (row := self._rows.get(name)) is not None}
 
     def open(self, ask: Ask) -> Bools:
-        """Return the nodes with GPUs that a pod may run on, what is free aside: shape (rows,), the caller's own."""
+        """Return the nodes with GPUs on which a pod may run, ignoring free resources.
+
+        ``ask`` has the pod's requirements. The result is a new array with one bool for each row (a node's index).
+        """
         rows = self._classes.mask(ask.key) & self._offered & self._ready
         if self._going:
             rows &= self._stays(ask)
         return rows
 
     def _stays(self, ask: Ask) -> Bools:
-        """Return the nodes that are there until a pod has ended that begins now: shape (rows,)."""
+        """Return the nodes that have no maintenance while a pod runs that starts now.
+
+        ``ask`` says how long the pod runs at most. The result has one bool for each row (a node's index).
+        """
         until = time.time() + ask.lasts_s if ask.lasts_s else node_maintenance.STAYS
         stays: Bools = self._goes_at >= until
         return stays
 
     def gone_by(self, at: float) -> frozenset[str]:
-        """Return the nodes that have gone for maintenance by a time, seconds since the epoch."""
+        """Return the names of the nodes whose maintenance begins before ``at``, seconds since the epoch."""
         return frozenset(self.name(row) for row in self._going if self._goes_at[row] < at)
 
     def causes(
         self, ask: Ask, freed: Mapping[str, Amounts] = _NOTHING, *, only: Bools | None = None
     ) -> tuple[str, ...]:
-        """Return why nodes with GPUs are left out, sorted: of each node the first cause. Empty if all are eligible.
+        """Return why nodes with GPUs are not eligible: for each node the first cause, sorted.
+
+        The result is empty if all are eligible.
 
         Args:
-            ask: What the pod asks.
-            freed: As in ``eligible``.
-            only: Rows of the nodes that are looked at; None for all.
+            ask: The requirements of the pod.
+            freed: For each node, amounts in use that count as free.
+            only: The nodes to look at, one bool for each row (a node's index); None for all.
         """
         offered = self._offered if only is None else self._offered & only
         causes = [GONE] if (offered & ~self._there).any() else []
@@ -400,10 +489,10 @@ class NodeTable:
 
 
 def why_closed(node: Node) -> str:
-    """Return in words why a node takes no new pods, whatever these tolerate; empty if it does."""
+    """Return in words why a node accepts no new pods, regardless of tolerations; empty if it accepts them."""
     known = _read(node)
     causes = {
-        "cordoned": known.cordoned,
+        CORDONED: known.cordoned,
         NOT_READY: not known.ready,
         "goes for maintenance": known.goes_at != node_maintenance.STAYS,
     }

@@ -1,4 +1,7 @@
-"""What one pod demands of a node: read once a pod, then compared and looked up."""
+"""The requirements of one pod for its node, such as CPU, selectors and tolerations.
+
+They are read once per pod. Pods with equal requirements share what is computed from them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ Requirement: TypeAlias = tuple[str, str, tuple[str, ...]]  # key, operator, valu
 
 
 class Term(msgspec.Struct, frozen=True, gc=False, order=True):
-    """Expressions that must all hold, on labels and on fields; an empty term holds nowhere."""
+    """Expressions on a node's labels and fields, which must all be true.
+
+    An empty term matches no node.
+    """
 
     labels: tuple[Requirement, ...]
     fields: tuple[Requirement, ...]
@@ -33,15 +39,17 @@ Where: TypeAlias = tuple[Terms, ...]  # of each one must hold: of the nodes that
 
 
 class Constraints(msgspec.Struct, frozen=True, gc=False):
-    """Where a pod may run whatever is free there. Pods of equal constraints share one mask of nodes.
+    """The constraints on a pod's node, regardless of free resources.
+
+    Pods with equal constraints share one array that says which nodes they may use.
 
     Attributes:
-        selector: The node selector's pairs, sorted.
-        terms: The required node affinity, of which one must hold; None where any node will do.
+        selector: The pairs of the node selector, sorted.
+        terms: The terms of the required node affinity, of which one must match; None if there is none.
         tolerations: The taints that the pod tolerates, sorted.
-        volumes: Of each of its volumes that are not everywhere the terms of which one must hold, sorted.
-        by_hostname: Whether the pod is to be narrowed by the nodes' hostname label: ``affinity.narrow`` adds the label
-            to the pod's own terms. A node without the label is in none of them.
+        volumes: For each volume that not all nodes can reach, the terms of which one must match; sorted.
+        by_hostname: Whether nodes without a hostname label are excluded. This is so if the controller will narrow the
+            pod by this label, added to the pod's own affinity terms (``affinity.narrow``).
     """
 
     selector: tuple[tuple[str, str], ...] = ()
@@ -56,12 +64,12 @@ OVERSIZE: Final = Constraints(terms=())
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
-    """What one pod asks of a node.
+    """The requirements of one pod for its node.
 
     Attributes:
-        amounts: What it takes, by resource, sorted; zeros are left out.
-        key: Its constraints: pods that differ in amounts only have equal ones.
-        lasts_s: After how many seconds what it is promised is free again at the latest; 0 for a pod without end.
+        amounts: The resources that the pod uses, by name, sorted, without zeros.
+        key: The constraints. Pods that differ only in amounts have equal constraints.
+        lasts_s: The seconds after which the pod's resources are free again at the latest; 0 for a pod without an end.
     """
 
     amounts: tuple[tuple[str, int], ...]
@@ -70,39 +78,47 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 
 
 def ask_of(pod: Pod, volumes: Where = ()) -> Ask:
-    """Return what a pod demands of a node; ``volumes`` says where its volumes are. Never raises."""
+    """Return a pod's requirements for its node. Never raises an error.
+
+    Args:
+        pod: The pod.
+        volumes: For each volume of the pod, the conditions on nodes of which one must be true.
+    """
     return Ask(listed(request_of(pod)), _constraints(pod, volumes), lasts_s(pod))
 
 
 def selected_by(pod: Pod) -> Constraints:
-    """Return which nodes a pod's node selector and required node affinity select, whatever else keeps it from them."""
+    """Return only a pod's node selector and required node affinity, as constraints."""
     key = _constraints(pod, ())
     return Constraints(key.selector, key.terms)
 
 
 def tolerations_of(pod: Pod) -> tuple[Pattern, ...]:
-    """Return which taints a pod tolerates, as the patterns that cover them, sorted."""
+    """Return the taints that a pod tolerates, as sorted patterns of key, effect and value."""
     return _constraints(pod, ()).tolerations
 
 
 def longest(each: Iterable[int]) -> int:
-    """Return after how many seconds all of some pods have ended that run so long each; 0 stands for never."""
+    """Return the longest of some durations in seconds; 0 if one has no end.
+
+    A duration of 0 stands for no end.
+    """
     every = list(each)
     return max(every) if every and all(every) else 0
 
 
 def listed(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return the amounts of resources that a pod demands, as ``Ask`` holds them."""
+    """Return amounts of resources as sorted pairs of name and amount, without zeros."""
     return tuple(sorted((resource, amount) for resource, amount in amounts.items() if amount > 0))
 
 
 def terms_of(selector: NodeSelector) -> Terms:
-    """Return the terms of the node selector in a pod's demands."""
+    """Return the terms of a node selector. A node must match one of them."""
     return tuple(Term(_all(t.match_expressions), _all(t.match_fields)) for t in selector.node_selector_terms)
 
 
 def size_of(selector: NodeSelector) -> int:
-    """Return how many terms, expressions and values the node selector of a pod has."""
+    """Return how many terms, expressions and values a node selector has, to limit work."""
     return sum(
         1 + sum(1 + len(r.values) for r in (*term.match_expressions, *term.match_fields))
         for term in selector.node_selector_terms
@@ -121,9 +137,9 @@ def _constraints(pod: Pod, volumes: Where) -> Constraints:
 
 
 def lasts_s(pod: Pod) -> int:
-    """Return after how many seconds a pod's GPUs are free again at the latest; 0 for a pod without end.
+    """Return the seconds after which a pod's GPUs are free again at the latest; 0 without an end.
 
-    Rounded up to two digits: of all durations that there are, so few differ that those who wait are still of few kinds.
+    The number is rounded up to two significant digits, so that many waiting pods have equal requirements.
     """
     deadline_s = pod.spec.active_deadline_seconds
     lasts = 0 if deadline_s is None else BEGINS_S + deadline_s + pod.grace_s + FREED_S
@@ -138,5 +154,8 @@ def _all(requirements: list[NodeRequirement]) -> tuple[Requirement, ...]:
 
 
 def _pattern(toleration: Toleration) -> Pattern | None:
-    """Return which taints a toleration covers, or None where it covers none that keeps pods away."""
+    """Return a toleration as a pattern of key, effect and value, to compare with taints.
+
+    None if the toleration covers no taint that keeps pods away.
+    """
     return pattern_of(toleration.key, toleration.operator, toleration.value, toleration.effect)

@@ -1,6 +1,6 @@
-"""CPU, memory and everything else that a pod takes, counted as kube-scheduler counts it.
+"""CPU, memory and other resources that a pod uses, counted as in kube-scheduler.
 
-Amounts are integers from 0 to 2**63 - 1: CPU in thousandths, all else in whole units. Source of the arithmetic:
+Amounts are integers from 0 to 2**63 - 1: CPU in thousandths, all others in whole units. Source of the arithmetic:
 ``PodRequests`` in ``k8s.io/component-helpers/resource``, with ``UseStatusResources`` as kube-scheduler calls it.
 """
 
@@ -34,27 +34,27 @@ def _read(resource: str, text: str) -> int:
         amount = quantity.milli(text) if resource == CPU else quantity.whole(text)
     except WordError as error:
         # The API server admits no such text; a surprise must cost one figure, not the controller.
-        logger.warning("resource %.300s counts as 0: %s", resource, error)
+        logger.warning("Resource %.300s counts as 0, because its quantity cannot be read: %s", resource, error)
         return 0
     return min(max(amount, 0), LARGEST)
 
 
 def amounts(quantities: Mapping[str, str]) -> Amounts:
-    """Return the resources that a pod requests as integers.
+    """Return quantities of resources as integers.
 
-    Text that is no quantity counts as 0, endless text as the largest.
+    A text that is no quantity counts as 0. A text that is too long counts as the largest amount.
     """
     return {key: _read(key, text) if len(text) <= _LONGEST else LARGEST for key, text in quantities.items()}
 
 
 def request_of(pod: Pod) -> Amounts:
-    """Return the resources that a pod takes from its node, one of its ``pods`` included.
+    """Return the resources that a pod uses of its node, including 1 of the resource ``pods``.
 
     - Init containers run one after another before the main containers. Init containers with ``restartPolicy: Always``
       (sidecars, KEP-753) go on running together with all later containers.
     - Resources that the pod requests as a whole replace the sum of its containers (KEP-2837).
-    - While a pod is resized in place (KEP-1287), the largest of three amounts counts: what it requests, what its node
-      has allocated, and what it has. If the node can never do the resize, the request does not count.
+    - While a pod is resized in place (KEP-1287), the largest of three amounts counts: the pod's request, the node's
+      allocation, and the amount in use. If the node can never do the resize, the request does not count.
     """
     infeasible = is_infeasible(pod.status.conditions)
     all_statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
@@ -81,7 +81,7 @@ def request_of(pod: Pod) -> Amounts:
 
 
 class Told(Protocol):
-    """A condition of a pod."""
+    """A condition in a pod's status, such as ``PodResizePending``, with its type and reason."""
 
     @property
     def type(self) -> str:
@@ -93,7 +93,7 @@ class Told(Protocol):
 
 
 def is_infeasible(conditions: Iterable[Told]) -> bool:
-    """Return whether a pod's node has said that the resize of the pod's requests can never be done."""
+    """Return whether a pod's conditions say that its node can never do the pod's resize."""
     for condition in conditions:
         if condition.type == PENDING:
             return condition.reason == INFEASIBLE
@@ -119,7 +119,10 @@ def _asked_as_a_whole(pod: Pod, overhead: Amounts, *, infeasible: bool) -> Amoun
 
 
 def _known(actual: ResourceRequirements | None, allocated: Mapping[str, str] | None) -> list[Amounts]:
-    """Return what a status says, as far as it says anything."""
+    """Return the amounts in the status of a pod or container, which differ during a resize.
+
+    These are ``actual``, the amounts in use, and ``allocated``, the node's allocation, if they are set.
+    """
     known = [] if actual is None else [amounts(actual.requests)]
     return known if allocated is None else [*known, amounts(allocated)]
 

@@ -1,7 +1,7 @@
-"""Rows by taint: which nodes a list of tolerations opens.
+"""Finds the nodes whose taints a list of tolerations covers, by arrays of taints.
 
-A taint is covered by eight patterns at most: its key or any, its effect or any, its value or any. A toleration is one
-pattern. So what it covers is one look-up, however many different taints there are.
+A toleration is read as one pattern: a key or any key, an effect or any effect, a value or any value. So at most eight
+patterns cover a taint. The taints that a toleration covers are found by one look-up, however many taints exist.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ _BLOCKING: Final = ("", "NoSchedule", "NoExecute")
 
 
 def pattern_of(key: str, operator: str, value: str, effect: str) -> Pattern | None:
-    """Return a toleration's pattern; None if it covers no taint that keeps pods away."""
+    """Return a toleration as a pattern of key, effect and value.
+
+    An empty key or effect stands for any. A pattern without a value covers every value. None if the toleration covers
+    no taint that keeps pods away.
+    """
     if effect not in _BLOCKING or operator not in ("", "Equal", "Exists"):
         return None
     return (key, effect) if operator == "Exists" else (key, effect, value)
 
 
 def patterns(taint: Taint) -> list[Pattern]:
-    """Return the patterns of tolerations that cover a taint."""
+    """Return all patterns (key, effect and value) of tolerations that cover a taint."""
     pairs = {(key, effect) for key in ("", taint.key) for effect in ("", taint.effect)}
     return [*pairs, *((key, effect, taint.value) for key, effect in pairs)]
 
@@ -36,7 +40,10 @@ _CORDON: Final = frozenset(patterns(Taint(key="node.kubernetes.io/unschedulable"
 
 
 class Taints:
-    """The taints of every row that keep pods away, and who is cordoned."""
+    """The taints of every node that keep pods away, and the cordoned nodes.
+
+    A row is the index of a node.
+    """
 
     def __init__(self) -> None:
         self.cordoned: Bools = np.zeros(0, np.bool_)
@@ -45,14 +52,17 @@ class Taints:
         self._slots = [np.zeros(0, np.intp)]  # the code of each row's first taint, of its second, …
 
     def grow(self, rows: int) -> None:
-        """Add rows of nodes without taints."""
+        """Add rows (nodes) without taints."""
         self.cordoned = grown(self.cordoned, rows)
         self._slots = [grown(codes, rows) for codes in self._slots]
 
     def set(self, row: int, old: Iterable[Taint], new: Iterable[Taint], *, cordoned: bool) -> None:
-        """Replace the taints of a node's row; ``old`` are those it has."""
+        """Replace the taints of a node, and set whether it is cordoned.
+
+        ``row`` is the node's index. ``old`` are its taints before, ``new`` its taints now.
+        """
         for taint in _blocking(old):
-            if code := self._codes.give(taint):
+            if code := self._codes.release(taint):
                 for pattern in patterns(taint):
                     self._covered[pattern].discard(code)
                     if not self._covered[pattern]:
@@ -67,7 +77,10 @@ class Taints:
         self.cordoned[row] = cordoned
 
     def tolerated(self, tolerations: tuple[Pattern, ...]) -> Bools:
-        """Return the nodes all of whose taints the tolerations cover, except a cordon: shape (rows,)."""
+        """Return the nodes whose taints are all covered by the tolerations.
+
+        A cordon is not checked. The result has one bool for each row (a node's index).
+        """
         if ("", "") in tolerations:
             return np.ones(len(self.cordoned), np.bool_)
         covered = np.zeros(self._codes.size, np.bool_)

@@ -1,7 +1,8 @@
-"""The accounts of claims: the state of each, the GPUs that it holds, and the node on which its pods count.
+"""Records the state of each claim, its devices, and the node of its pods.
 
-It is kept from three sources: what the reflector shows, what the API server answered to our own writes, and what we are
-about to write. Between these an older state never replaces a newer one.
+On that node the CPU and other resources of the pods are counted. There are three sources: the reflector, the API
+server's answers to our own writes, and the claims that the controller is about to create. An older state never replaces
+a newer one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ENDED: Final = 4096  # claims that go within the half minute that an answer may
 
 
 class State(enum.Enum):
-    """Where a claim stands."""
+    """What a claim has, such as a tentative placement or allocated devices."""
 
     NONE = enum.auto()
     CREATING = enum.auto()  # we are about to write it
@@ -39,12 +40,12 @@ class State(enum.Enum):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """What one claim takes from the cluster.
+    """The resources that one claim uses.
 
     Attributes:
-        state: Where it stands.
-        holds: What of which devices: given, else promised.
-        node: Where its pods count until they are bound; empty for nowhere.
+        state: The claim's state.
+        holds: The devices that it uses, with the fraction of each: the allocated devices, or else the tentative ones.
+        node: The node on which the resources of its pods are counted until they are bound; empty for none.
     """
 
     state: State
@@ -56,13 +57,14 @@ NOTHING: Final = Account(State.NONE)
 
 
 def account(claim: ClaimRecord | None, intended: Placement | None) -> Account:
-    """Return a claim's account by its own record: what it takes.
+    """Return the account of a claim, from its own record and its planned placement.
 
-    A bound or finished pod's promise holds too: that may be seen before the allocation, by two reflectors.
+    The tentative placement of a bound or finished pod counts, too, because another reflector may show the pod before
+    the claim's allocation.
 
     Args:
-        claim: The claim as it is known; None where there is none.
-        intended: What it is about to be created for; None for nothing.
+        claim: The claim as it is known; None if there is none.
+        intended: The placement for which the claim is about to be created; None if no claim is about to be created.
     """
     if claim is None:
         return NOTHING if intended is None else Account(State.CREATING, intended.taken, intended.node)
@@ -77,7 +79,12 @@ def account(claim: ClaimRecord | None, intended: Placement | None) -> Account:
 
 
 def nic_places(node: str, nics: Mapping[str, Collection[str]]) -> frozenset[Place]:
-    """Return where NICs of a node are, that a claim's requests are to get by their PCI addresses."""
+    """Return the places (node and PCI address) of the NICs in a placement or pin.
+
+    Args:
+        node: The node.
+        nics: The PCI addresses for each request of the claim.
+    """
     return frozenset((node, address) for addresses in nics.values() for address in addresses)
 
 
@@ -85,12 +92,12 @@ class Accounts:
     """All claims as they are now, by namespace and name.
 
     Attributes:
-        claims: Those that are there.
-        assumed: Keys of those that no reflector has shown yet, with the time since when.
+        claims: The claims that exist.
+        assumed: Claims that we wrote and no reflector has shown yet. The value is the event loop's time of our write.
     """
 
     def __init__(self) -> None:
-        """Begin with no claim."""
+        """Make an object that knows no claims yet."""
         self.claims: dict[Key, ClaimRecord] = {}
         self.assumed: dict[Key, float] = {}
         self._answered: dict[Key, float] = {}  # claims of which an answer told us more than any reflector, and when
@@ -101,22 +108,22 @@ class Accounts:
         self._joining: dict[Key, str] = {}  # nodes by pods that are being written into a claim that others share
 
     def of(self, claim: Key) -> Account:
-        """Return a claim's account: what it takes."""
+        """Return a claim's state and the devices that it uses."""
         intended = self._intended.get(claim)
         found = account(self.claims.get(claim), None if intended is None else intended[1])
         return Account(State.KEPT, self._kept[claim]) if claim in self._kept and not found.holds else found
 
     def given(self, claim: Key) -> bool:
-        """Return whether the scheduler allocated to a claim what its account says."""
+        """Return whether the scheduler has allocated a claim's devices."""
         return self.of(claim).state is State.ALLOCATED
 
     def has(self, claim: ClaimRecord) -> bool:
-        """Return whether a claim with an account exists and is not being deleted."""
+        """Return whether exactly this claim (same uid) exists and is not being deleted."""
         known = self.claims.get(claim.key)
         return known is not None and known.uid == claim.uid and not known.deleting
 
     def nics_of(self, claim: Key) -> Collection[Given | Place]:
-        """Return the NICs in a claim's account: allocated, else those that it is or will be pinned to."""
+        """Return the NICs that are allocated to a claim, or else those that it is or will be pinned to."""
         known = self.claims.get(claim)
         if known is None:
             placement = self.intended_of(claim)
@@ -126,7 +133,7 @@ class Accounts:
         return nic_places(known.pin.choice.node, known.pin.nics)
 
     def node_of(self, pod: Pod) -> str:
-        """Return the node that a pod's claim is promised to, or that it is coming to; empty for none."""
+        """Return the node of a pod's tentative placement, or of the shared claim that it joins; empty for none."""
         claim = claim_key(pod)
         if claim is None:
             return ""
@@ -139,65 +146,84 @@ class Accounts:
         return intended[1].node if intended is not None and intended[0] == key else ""
 
     def intended(self) -> Collection[Key]:
-        """Return the claims that are about to be created, by their accounts."""
+        """Return the claims that the controller is about to create."""
         return tuple(self._intended)
 
     def intended_for(self, claim: Key, pod: Key) -> Placement | None:
-        """Return what a claim is about to be created for; None where it is not, or for another pod."""
+        """Return the placement of a claim that is about to be created for this pod.
+
+        A placement is a node and devices. None if no such claim is about to be created.
+        """
         intended = self._intended.get(claim)
         return intended[1] if intended is not None and intended[0] == pod else None
 
     def intended_of(self, claim: Key) -> Placement | None:
-        """Return what a claim is about to be created for; None where it is not."""
+        """Return the placement of a claim that is about to be created; None for any other claim."""
         intended = self._intended.get(claim)
         return None if intended is None else intended[1]
 
     def placements(self) -> Iterable[Placement]:
-        """Return what claims are about to be created for."""
+        """Return the placements (node and devices) of all claims that are about to be created."""
         return [placement for _, placement in self._intended.values()]
 
     def preempting(self) -> Iterable[ClaimRecord]:
-        """Return the claims for which other pods are preempted, by their accounts."""
+        """Return the claims for which other pods must end (are preempted)."""
         return [self.claims[key] for key in self._preempting]
 
     def ahead(self, claim: Key) -> bool:
-        """Return whether an answer to our own write is newer than what the reflector has shown of a claim."""
+        """Return whether our own write of a claim is newer than the reflector's state."""
         return claim in self.assumed or claim in self._answered
 
     # What we write.
 
     def intend(self, claim: Key, pod: Key, placement: Placement) -> None:
-        """Count a claim that is about to be created for a pod; it ends with ``answered`` or ``release``."""
+        """Count a placement's devices for a claim that is about to be created for a pod.
+
+        They count until ``answered`` or ``release``.
+        """
         self._intended[claim] = pod, placement
 
     def release(self, claim: Key) -> bool:
-        """Forget a claim that was to be created and was not. Returns whether it was to be."""
+        """Forget a claim that was not created after all.
+
+        Returns:
+            Whether the claim was about to be created.
+        """
         return self._intended.pop(claim, None) is not None
 
     def keep(self, claim: Key, holds: Mapping[Device, Usage]) -> None:
-        """Keep the account of a claim after the claim is gone, until ``let_go``."""
+        """Keep counting a deleted claim's devices as used, until ``let_go`` is called.
+
+        A replacement of the claim's lost pod will get these devices (``holds``).
+        """
         self._kept[claim] = holds
 
     def kept(self, claim: Key) -> bool:
-        """Return whether the account of a claim is kept after the claim is gone."""
+        """Return whether a claim's devices stay counted after the claim is gone, as ``keep`` requested."""
         return claim in self._kept
 
     def let_go(self, claim: Key) -> None:
-        """Stop keeping the account of a claim that is gone."""
+        """Stop counting the devices of a claim that is gone, which ``keep`` requested."""
         self._kept.pop(claim, None)
 
     def join(self, pod: Key, node: str) -> None:
-        """Count a pod on the node of the shared claim that it is coming to, until ``joined``."""
+        """Count a pod's resources on the node of the shared claim that it joins.
+
+        The pod does not use the claim yet. The resources count there until ``joined`` is called.
+        """
         self._joining[pod] = node
 
     def joined(self, pod: Key) -> None:
-        """Count a pod as an owner of a shared claim, or not."""
+        """End what ``join`` began: the pod owns the shared claim now, or could not join it."""
         self._joining.pop(pod, None)
 
     def answered(self, claim: ClaimRecord) -> ClaimRecord | None:
-        """Note a claim as the API server returned it to us. Returns its newest state; None if it is gone.
+        """Record a claim that the API server returned after our own write.
 
-        It is not put into the table yet: see ``put``.
+        The caller must then call ``put`` with the result. Only this adds the claim to ``claims``.
+
+        Returns:
+            The newest known state of the claim; None if it is gone.
         """
         self._intended.pop(claim.key, None)
         if claim.uid in self._ended:
@@ -212,7 +238,11 @@ class Accounts:
         return claim
 
     def deleted(self, claim: ClaimRecord) -> ClaimRecord | None:
-        """Note that we deleted a claim. Returns its newest state; None if there is another by now."""
+        """Record that the controller deleted a claim.
+
+        Returns:
+            The claim's newest state, marked as being deleted; None if another claim has its name by now.
+        """
         known = self.claims.get(claim.key)
         if known is None or known.uid != claim.uid:
             return None
@@ -223,7 +253,11 @@ class Accounts:
     # What the reflector shows.
 
     def shows(self, change: Change[ClaimRecord]) -> bool:
-        """Note a claim's state that the reflector saw. Returns whether it is newer than our own writes."""
+        """Record that the reflector shows a changed claim.
+
+        Returns:
+            Whether this state is newer than our own writes, so that it must be counted.
+        """
         key, new = change.key, change.new
         # Somebody else's that has a set's name is kept only while it has devices: it may be there still.
         if new is None and change.old is not None and (change.old.ours or not is_set(key)):
@@ -245,7 +279,11 @@ class Accounts:
         return True
 
     def put(self, claim: Key, new: ClaimRecord | None) -> ClaimRecord | None:
-        """Replace a claim's account, by none if the claim is gone. Returns the former one."""
+        """Replace a claim's newest state by ``new``; None removes the claim.
+
+        Returns:
+            The former state.
+        """
         old = self.claims.pop(claim, None)
         self._preempting.discard(claim)
         if new is not None:

@@ -1,4 +1,7 @@
-"""Which pods a claim is for: one, or all that share it by its name; and for whom of these its set is chosen."""
+"""The pods of each claim: one pod, or all pods that share the claim by its name.
+
+For a shared claim it also finds the leading pod, for which the claim's GPUs are chosen.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,28 @@ MOST_ENDED: Final = 32  # finished pods that a claim names as owners
 
 
 class ClaimUsers:
-    """Pods by the claims that the webhook named for them, whether these exist or not.
+    """The pods of each claim, by the claim name that the webhook wrote into the pods. A claim need not exist.
 
-    Of a set the questions come from pods that wait for the one that leads, thousands perhaps: so it is kept who leads.
+    The GPUs of a shared claim are chosen for one of its pods, the leading pod. Thousands of pods can wait for it, so
+    the leading pods are remembered.
     """
 
     def __init__(self, pods: Mapping[Key, Pod]) -> None:
-        """``pods`` are those with our label, by namespace and name; ``put`` is told of each change."""
+        """Make an index of ``pods``, this driver's pods by namespace and name.
+
+        ``put`` must be called for each change.
+        """
         self._pods = pods
         self._owners: dict[Key, Key] = {}  # of claims that are one pod's
         self._members: dict[Key, dict[Key, None]] = {}  # of claims that pods share
         self._leads: dict[Key, Key] = {}  # as far as they are known
 
     def put(self, claim: Key, pod: Key) -> bool:
-        """Update a claim's users by a new, changed or gone pod. Returns whether another may lead a shared claim."""
+        """Update a claim's pods after a pod was added, changed or removed.
+
+        Returns:
+            Whether another pod may now be the one for which a shared claim's GPUs are chosen.
+        """
         known = self._pods.get(pod)
         if known is not None and claim_key(known) != claim:
             known = None
@@ -42,19 +53,25 @@ class ClaimUsers:
         return False
 
     def has(self, claim: Key, pod: Key) -> bool:
-        """Return whether a pod counts as a user of a claim."""
+        """Return whether a pod is recorded as a user of a claim."""
         return pod in self._members.get(claim, ()) if is_set(claim) else self._owners.get(claim) == pod
 
     def every(self) -> list[tuple[Key, Key]]:
-        """Return all claims with the pods that use them."""
+        """Return all pairs of a claim and a pod that uses it."""
         return [*self._owners.items(), *((claim, pod) for claim, pods in self._members.items() for pod in pods)]
 
     def led(self) -> tuple[Key, ...]:
-        """Return the shared claims whose leading pod is known."""
+        """Return the shared claims whose leading pod is remembered.
+
+        The leading pod is the one for which the claim's GPUs are chosen.
+        """
         return tuple(self._leads)
 
     def misled(self, claim: Key) -> bool:
-        """Return whether the pod that is known to lead a shared claim is another than the one that should."""
+        """Return whether the wrong pod is remembered as leading a shared claim.
+
+        The leading pod is the one for which the claim's GPUs are chosen.
+        """
         known = self._leads.get(claim)
         if known is None:
             return False
@@ -62,28 +79,35 @@ class ClaimUsers:
         return pod is None or (pod.metadata.namespace, pod.metadata.name) != known
 
     def forget_lead(self, claim: Key) -> None:
-        """Determine again which pod leads a shared claim."""
+        """Forget which pod leads a shared claim, so that it is determined again.
+
+        The leading pod is the one for which the claim's GPUs are chosen.
+        """
         self._leads.pop(claim, None)
 
     def of(self, claim: Key) -> Collection[Key]:
-        """Return the pods that use a claim, those that have ended included."""
+        """Return the pods that use a claim, including those that have ended."""
         if is_set(claim):
             return tuple(self._members.get(claim, ()))
         return () if (pod := self._owners.get(claim)) is None else (pod,)
 
     def concerned(self, old: ClaimRecord, new: ClaimRecord) -> Collection[Key]:
-        """Return the pods that a claim's change concerns: of hundreds that share one, those that come and go.
+        """Return the pods that a claim's change from ``old`` to ``new`` concerns.
 
-        Each of them is written into the claim, and all others would be looked at for each.
+        Hundreds of pods can share a claim, and the claim changes whenever one of them is added to its owners. Such a
+        change concerns only the pods that were added or removed.
+
+        The controller must look at these pods again.
         """
         if not is_set(new.key) or _state(old) != _state(new):
             return self.of(new.key)
         return [(new.metadata.namespace, name) for name, _ in {*old.owners} ^ {*new.owners}]
 
     def lead(self, claim: Key) -> Pod | None:
-        """Return the pod for which a shared claim would be chosen; None if no pod wants one.
+        """Return the leading pod of a shared claim: the claim's GPUs are chosen for this pod.
 
-        Who is lifted already can go to few nodes, and comes first; then the oldest.
+        None if no pod waits for the claim. A pod without its scheduling gate comes first, because it can go only to few
+        nodes. Then the oldest pod leads.
         """
         if claim not in self._leads:
             pod = _first((self._pods[key] for key in self.of(claim)), _may_lead)
@@ -100,13 +124,18 @@ class ClaimUsers:
                 yield pod
 
     def heir(self, claim: ClaimRecord) -> Pod | None:
-        """Return the pod for which a shared claim is kept that is not allocated; None if all owners have ended."""
+        """Return the next pod to lead an unallocated shared claim: an owner that still waits.
+
+        The controller looks for a place for this pod; the others wait until the claim is allocated. None if no owner
+        waits.
+        """
         return _first(self.owners(claim), _waits)
 
     def staying(self, claim: ClaimRecord) -> tuple[tuple[str, str], ...]:
-        """Return the owners that a shared claim is still for; all of them while few have finished.
+        """Return the pods that should stay owners of a shared claim: name and uid.
 
-        Of those that are deleted the garbage collector takes the names away. Finished ones may be there for long.
+        The controller writes them into the claim. If 32 or more owners have finished, these are left out, because
+        finished pods can exist for a long time. The garbage collector removes the names of deleted owners.
         """
         ended = {pod.metadata.uid for pod in self.owners(claim) if pod.finished}
         return (
@@ -114,7 +143,10 @@ class ClaimUsers:
         )
 
     def crowd(self, claim: Key) -> Amounts:
-        """Return what the pods that wait for a shared claim take together."""
+        """Return the resources of all pods together that wait for a shared claim.
+
+        These are CPU, memory and the like.
+        """
         total: Amounts = {}
         for pod in itertools.islice(filter(_may_lead, (self._pods[key] for key in self.of(claim))), MOST):
             for resource, amount in request_of(pod).items():
@@ -151,10 +183,17 @@ def _waits(pod: Pod) -> bool:
 
 
 def _may_lead(pod: Pod) -> bool:
-    """Return whether a pod waits, and for nobody but us: another gate could hold it, and with it all, for ever."""
+    """Return whether a pod can lead a shared claim: GPUs are chosen for this pod.
+
+    It must wait for this controller only. A pod with another scheduling gate could wait for ever, and all pods of the
+    claim with it.
+    """
     return _waits(pod) and not (pod.gated and pod.held)
 
 
 def _state(claim: ClaimRecord) -> tuple[object, ...]:
-    """Return those facts about a claim whose change concerns all pods that share it."""
+    """Return those facts about a claim that concern all pods that share it.
+
+    If these facts change, the controller looks at all these pods again.
+    """
     return claim.uid, claim.set, claim.deleting, claim.devices is None, len(claim.users) < MOST

@@ -1,7 +1,8 @@
-"""Where foreign pods are, by their labels and host ports: what rules of our pods about other pods need of them.
+"""Foreign pods (pods that are not this driver's) on nodes, by labels and host ports.
 
-A cluster can have 150,000 of them. Those of one Deployment have equal labels, so they are counted by labels and node.
-``neighbours`` asks; the cluster cache tells of each foreign pod.
+Our own pods have rules about other pods, such as anti-affinity. ``neighbours`` evaluates them with the counts here,
+which the cluster cache updates. A cluster can have 150,000 foreign pods. Pods of one Deployment have equal labels, so
+the pods are counted by labels and node.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ _Nodes = str | Counter[str]
 
 
 class ForeignPods:
-    """Foreign pods on nodes, counted by namespace, labels and node, and by host port and node."""
+    """Counts of foreign pods (pods that are not this driver's) on nodes.
+
+    They are counted by namespace, labels and node, and by host port and node.
+    """
 
     def __init__(self) -> None:
         self._by_labels: dict[str, dict[str, _Nodes]] = {}  # by namespace and labels
         self._by_port: dict[tuple[str, int], dict[str, Counter[HostPort]]] = {}  # by protocol and number, and by node
 
     def changed(self, old: Foreign | None, new: Foreign | None) -> None:
-        """Count a foreign pod as it is now on a node; ``old`` is what it was before."""
+        """Update the counts after a foreign pod changed from ``old`` to ``new``; None if there is no pod."""
         if old is not None and new is not None and _is_same(old, new):
             return
         if old is not None and old.node:
@@ -40,9 +44,12 @@ class ForeignPods:
             self._count(new, 1)
 
     def nodes_of(self, chosen: Collection[Chosen]) -> list[tuple[str, int]] | None:
-        """Return the nodes with foreign pods that all of these selectors select, and how many; None if too many look.
+        """Return pairs of a node and the number of its foreign pods that all selectors select.
 
-        A node can occur more than once.
+        A node can occur more than once. ``chosen`` has the selectors: each selects pods by namespace and labels.
+
+        Returns:
+            None if too many labels would have to be searched.
         """
         some = list(self._in_namespaces(chosen))
         if sum(len(groups) for _, groups in some) > MOST_TEXTS:
@@ -64,14 +71,17 @@ class ForeignPods:
         return nodes
 
     def nodes_in_conflict(self, ports: Iterable[HostPort]) -> Iterator[str]:
-        """Yield the nodes on which a foreign pod uses one of these host ports."""
+        """Yield the nodes on which a foreign pod uses one of these host ports.
+
+        Foreign pods are pods that are not this driver's.
+        """
         for port in ports:
             for node, others in self._by_port.get(port[:2], {}).items():
                 if any(are_in_conflict(port, other) for other in others):
                     yield node
 
     def is_equal(self, other: ForeignPods) -> bool:
-        """Return whether the same foreign pods are counted here and there."""
+        """Return whether two objects count the same foreign pods."""
         return self._by_labels == other._by_labels and self._by_port == other._by_port
 
     def _in_namespaces(self, chosen: Collection[Chosen]) -> Iterator[tuple[str, Mapping[str, _Nodes]]]:
@@ -109,7 +119,10 @@ class ForeignPods:
 
 
 def _is_same(old: Foreign, new: Foreign) -> bool:
-    """Return whether a pod counts as before: it is on its node for long, and its status changes again and again."""
+    """Return whether a foreign pod's old and new state are counted in the same way.
+
+    Most changes concern only the pod's status, which is not counted.
+    """
     return old.node == new.node and old.labels == new.labels and old.ports == new.ports
 
 
@@ -120,14 +133,18 @@ def _add(counts: Counter[K], key: K, by: int) -> None:
 
 
 def _needles(chosen: Iterable[Chosen]) -> list[str]:
-    """Return texts that stand in the labels of all pods that these selectors select, values first: they differ more."""
+    """Return texts that the labels of every selected pod contain.
+
+    ``chosen`` has the selectors. Labels are stored as one text, in which these texts are searched for first. Values
+    come first, because they differ most.
+    """
     expressions = [expression for each in chosen for expression in each.expressions]
     values = [values[0] for _, operator, values in expressions if operator == "In" and len(values) == 1]
     return values + [key for key, operator, _ in expressions if operator in ("In", "Exists", "Gt", "Lt")]
 
 
 def read_labels(text: str) -> Mapping[str, str]:
-    """Return the labels of a foreign pod from its record."""
+    """Return the labels of a foreign pod, parsed from ``Foreign.labels``; empty if they cannot be parsed."""
     if not text:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""The pods of each gang: which of our pods start together, by their annotations and their owners'."""
+"""The pods of each gang: which pods start together, by their own annotations and their owners' annotations."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"  # of the index
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """The membership of one pod in a gang, as the pod says it.
+    """The membership of one pod in a gang, according to the pod.
 
     Attributes:
         gang: The gang's key: the namespace, and a name that no pod has.
-        member: The pod's identity in the gang, by its owner.
-        wants: The gang annotations that its author wrote; None for none.
-        maker: The uid of the pod's controller; empty if it has none.
-        blocks: Whether kube-scheduler tries no other pod of its PodGroup, because this one has a scheduling gate.
+        member: The gang's size, the pod's rank and other facts that follow from the pod's owner.
+        wants: The gang annotations that its author wrote; None without any.
+        maker: The uid of the pod's controlling owner, such as a Job; empty if it has none.
+        blocks: Whether the pod stops its PodGroup: kube-scheduler tries no pod of a group while one has a scheduling
+            gate.
     """
 
     gang: Key
@@ -41,7 +42,7 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 class _Failed(NamedTuple):
-    """A pod that failed: what made it, which index it was, and how often that had failed before."""
+    """A failed pod: its Job's uid, its index there, earlier failures of this index."""
 
     maker: str
     rank: Rank
@@ -49,7 +50,10 @@ class _Failed(NamedTuple):
 
 
 def _failed(pod: Pod, of: Membership) -> _Failed | None:
-    """Return a pod that failed of a Job that tries each index again by itself (KEP-3850); None for any other."""
+    """Return the failure of a pod whose Job retries each index by itself (KEP-3850); else None.
+
+    ``of`` is the pod's membership of its gang.
+    """
     failures = values.natural(pod.metadata.annotations.get(_FAILURES, ""))
     if failures is None or of.member.rank is None or not of.maker:
         return None
@@ -57,14 +61,14 @@ def _failed(pod: Pod, of: Membership) -> _Failed | None:
 
 
 class Gangs:
-    """All gangs: their living pods, and which have begun to run.
+    """All gangs: their living pods, and which gangs have started.
 
-    A gang has started once one of its living pods is bound, or was told to go: until then its pods get their places
-    together or not at all, and from then on each that comes later gets one near the others.
+    A gang has started once one of its living pods is bound, or its gang barrier lets a pod start. Before that, its pods
+    get their places (nodes and GPUs) together or not at all. Afterwards each new pod gets a place near the others.
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Make a collection without gangs."""
         self._of: dict[Key, Membership] = {}  # by living pod: its membership
         self._pods: dict[Key, dict[Key, None]] = {}  # by gang: its living pods, in the order in which they were seen
         self._running: dict[Key, set[Key]] = {}  # by gang: its pods that are bound or may start
@@ -82,17 +86,17 @@ class Gangs:
         return gang in self._pods and gang not in self._none
 
     def __iter__(self) -> Iterator[Key]:
-        """Give the keys of all gangs; they may change meanwhile."""
+        """Yield the keys of all gangs. Gangs may be added or removed meanwhile."""
         return iter([gang for gang in self._pods if gang not in self._none])
 
     def pod_changed(self, key: Key, pod: Pod | None, may_start: Callable[[Pod], bool]) -> tuple[Key, ...]:
-        """Update the gangs by the new state of a pod.
+        """Update the gangs with the new state of a pod.
 
         Args:
             key: The pod's namespace and name.
             pod: The pod; None once it is deleted.
-            may_start: Returns whether the gang barrier device in the pod's claim lets it start. It is called for living
-                pods of gangs only.
+            may_start: Returns whether the gang barrier device in the pod's claim lets the pod start. It is called for
+                living pods of gangs only.
 
         Returns:
             The gangs that the controller must look at again.
@@ -139,7 +143,7 @@ class Gangs:
         return tuple(dict.fromkeys(gangs)) if has_changed or not had_started[-1] else ()
 
     def _remember_end(self, key: Key, pod: Pod, membership: Membership) -> None:
-        """Remember that a pod of a gang ended well, or failed; one that was deleted before is not remembered."""
+        """Record that a pod of a gang succeeded or failed. A pod that was deleted before its end is not recorded."""
         if pod.status.phase == "Succeeded":
             self._done[key] = membership.gang, membership.maker
             self._count_done(membership.gang, membership.maker, 1)
@@ -148,9 +152,13 @@ class Gangs:
             self._failed_in[key] = membership.gang
 
     def other_changed(self, key: Key, group: str) -> tuple[Key, ...]:
-        """Note which PodGroup a pod without GPUs belongs to; empty for none.
+        """Record which PodGroup a pod without GPUs belongs to.
 
-        Returns the gangs that have to be looked at again for it.
+        Such a pod counts towards the size of the group. ``key`` is its namespace and name; ``group`` is empty for no
+        PodGroup.
+
+        Returns:
+            The gangs that the controller must look at again.
         """
         old, new = self._others.pop(key, None), (key[0], group) if group else None
         if new is not None:
@@ -167,22 +175,30 @@ class Gangs:
         return tuple(gang for gang in concerned if gang in self)
 
     def others(self, group: Key) -> int:
-        """Return how many pods without GPUs a PodGroup of a gang has, given its namespace and name."""
+        """Return how many pods without GPUs belong to a gang's PodGroup.
+
+        They count towards the size of the group. ``group`` is its namespace and name.
+        """
         return self._others_of[group]
 
     def done(self, gang: Key) -> int:
-        """Return how many pods of a gang have ended well that what made its living ones made: they need no place."""
+        """Return how many pods of a gang have succeeded, and need no node any more.
+
+        A pod counts only if a living pod of the gang has the same owner, such as the same Job.
+        """
         if (done := self._done_of.get(gang)) is None:
             return 0
         makers = {self._of[pod].maker for pod in self.pods(gang)}
         return sum(count for maker, count in done.items() if maker in makers and maker)
 
     def failed(self, gang: Key, retries: int | None) -> int:
-        """Return for how many indexes of a gang no pod comes any more, since they were tried so often again and failed.
+        """Return how many pod indexes of a gang's Jobs have no retries left.
+
+        The Jobs create no new pods for these indexes.
 
         Args:
             gang: The gang.
-            retries: ``backoffLimitPerIndex`` of the Jobs that make its pods; None for none.
+            retries: ``backoffLimitPerIndex`` of the Jobs that create its pods; None if it is not set.
         """
         if retries is None or (pods := self._failed.get(gang)) is None:
             return 0
@@ -190,20 +206,21 @@ class Gangs:
         return len({(one.maker, one.rank) for one in pods.values() if one.maker in makers and one.failures >= retries})
 
     def said(self, gang: Key) -> Membership:
-        """Return what the pods of a gang request for it.
+        """Return what one pod says about its gang: its annotations count for the gang.
 
-        All pods say the same, or the first pod that says anything counts.
+        All pods of a gang should have the same gang annotations. If they differ, those of the first pod that has any
+        count.
         """
         memberships = [self._of[pod] for pod in self.pods(gang)]
         return next((membership for membership in memberships if membership.wants is not None), memberships[0])
 
     def of(self, pod: Key) -> Membership | None:
-        """Return what a living pod says of its gang; None for a pod without a gang."""
+        """Return a living pod's membership in its gang; None for a pod without a gang."""
         found = self._of.get(pod)
         return None if found is None or found.gang in self._none else found
 
     def rank(self, pod: Key) -> Rank | None:
-        """Return the rank of a living pod in its gang; None if nothing says."""
+        """Return the rank of a living pod in its gang; None if it has none."""
         found = self.of(pod)
         return None if found is None else found.member.rank
 
@@ -212,49 +229,67 @@ class Gangs:
         return tuple(self._pods.get(gang, ()))
 
     def started(self, gang: Key) -> bool:
-        """Return whether a gang has begun to run."""
+        """Return whether one of a gang's living pods is bound, or may start.
+
+        A pod may start if the gang barrier, a device that keeps pods unbound, lets it.
+        """
         return bool(self._running.get(gang))
 
     def gathers(self, pod: Key) -> bool:
-        """Return whether a pod is of a gang that has not started."""
+        """Return whether a pod waits because its gang has not started."""
         found = self.of(pod)
         return found is not None and not self.started(found.gang)
 
     def running(self, gang: Key) -> int:
-        """Return how many living pods of a gang are bound, or had their gates removed."""
+        """Return how many living pods of a gang are bound, or may start.
+
+        A pod may start if the gang barrier, a device that keeps pods unbound, lets it.
+        """
         return len(self._running.get(gang, ()))
 
     def counts(self) -> tuple[int, int]:
-        """Return how many gangs have not started, and how many have."""
+        """Return two numbers: the gangs that have not started, and those that have."""
         started = sum(bool(pods) and gang not in self._none for gang, pods in self._running.items())
         return len(self._pods) - len(self._none) - started, started
 
     def is_asleep(self, gang: Key) -> bool:
-        """Return whether kube-scheduler has to be woken by the release of all places of a gang that has not started.
+        """Return whether a gang must release its places, so that kube-scheduler retries its pods.
 
-        It lost a pod in one of two ways after which the scheduler (1.37.2) does not try others again that could start:
+        A place is a node with GPUs for one pod. The gang has not started, and lost a pod in one of two ways. After such
+        a loss, the scheduler (1.37.2) does not retry the other pods, even if they could start:
+        * The scheduler deleted a pod that waited at the gang barrier, for a pod of higher priority, which stays
+          pending. The scheduler retries pods after the deletion of a bound pod, but not of an unbound pod. It also
+          retries them after a place is released (handleBindingCycleError of schedule_one.go).
+        * A gated pod of a PodGroup was deleted. The scheduler tries no pod of a group while one has a gate, and does
+          not retry when that pod is deleted (deletePodGroupMember of scheduling_queue.go). It retries when a claim is
+          created again.
 
-        * The scheduler deleted a pod that waited at the gang barrier, for one of higher priority, which stays pending.
-          A pod that is bound wakes others when it goes, one that is not bound does not. A released place does
-          (handleBindingCycleError of schedule_one.go).
-        * A gated pod of a PodGroup was deleted. The scheduler tries none of a group while one has a gate, and not when
-          that goes (deletePodGroupMember of scheduling_queue.go). A claim that is made again wakes them.
-
-        ``woken`` ends it. A controller that starts later does not know it, and releases the places at their deadline.
+        ``woken`` resets the result to False. A controller that starts later does not know of the loss. It releases the
+        places at their deadline.
         """
         return gang in self._asleep
 
     def woken(self, gang: Key) -> None:
-        """Note that a gang has no places any more."""
+        """Record that a gang has released its places to wake the scheduler.
+
+        The scheduler then retries the gang's pods, and ``is_asleep`` is False.
+        """
         self._asleep.discard(gang)
 
     def dissolve(self, gang: Key) -> tuple[Key, ...]:
-        """Note that the owner of pods makes no gang. Returns the pods, which are placed one by one."""
+        """Treat the pods of a gang as single pods, because their owner forms no gang.
+
+        Returns:
+            The pods. From now on each of them is placed by itself.
+        """
         self._none.add(gang)
         return self.pods(gang)
 
     def waits(self, pod: Key) -> Reason | None:
-        """Return why a pod that asks for a gang is in none, so that it stays at its gate; None for any other."""
+        """Return why a pod that requests a gang is in no gang yet, so that it keeps its scheduling gate.
+
+        None for any other pod.
+        """
         return self._waits.get(pod)
 
     def _read(self, key: Key, pod: Pod) -> Membership | None:
@@ -275,7 +310,7 @@ class Gangs:
         return Membership((key[0], _GANG + found.identity), found, wants, next(makers, ""), blocks)
 
     def _forget_failed(self, key: Key) -> None:
-        """Forget that a pod of this name failed, if it did."""
+        """Forget that a pod with this namespace and name failed; nothing happens if none did."""
         if (gang := self._failed_in.pop(key, None)) is None:
             return
         del self._failed[gang][key]
@@ -283,7 +318,10 @@ class Gangs:
             del self._failed[gang]
 
     def _count_done(self, gang: Key, maker: str, more: int) -> None:
-        """Add to the number of pods of a gang and a maker that ended well; ``more`` is 1 or -1."""
+        """Add ``more`` (1 or -1) to the count of a gang's succeeded pods from one owner.
+
+        ``maker`` is the uid of that owner, such as a Job.
+        """
         counts = self._done_of.setdefault(gang, collections.Counter())
         counts[maker] += more
         if not counts[maker]:

@@ -1,4 +1,8 @@
-"""GPU-seconds by hour: spans of time are added to each hour that they are in, long ones a slice at a time."""
+"""GPU-seconds by hour. Time spans are added to each hour that they overlap. Long spans are added in small steps.
+
+Within an hour the GPU-seconds are counted by bucket: namespace, owner, product and kind (whole GPU, share or MIG
+slice). ``gpu_time`` uses this module.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,14 @@ _LEAST: Final = 1e-9  # GPUs; less is what adding up fractions has lost
 
 
 class Gap(NamedTuple):
-    """Hours during all of which something was held.
+    """A span of whole hours during which GPUs were allocated all the time.
 
     Attributes:
-        first: The first of them.
-        end: The one after the last.
-        gpus: How many GPUs, by bucket.
-        idle: Whether this tells what did nothing of what others tell.
+        first: The first hour.
+        end: The hour after the last.
+        gpus: The number of GPUs by bucket: namespace, owner, product and kind.
+        idle: Whether this span is idle time. Idle time is counted twice: here, and as allocated time in a span without
+            ``idle``.
     """
 
     first: int
@@ -42,39 +47,45 @@ class GpuHours:
     """The GPU-seconds of each hour, as far as they are counted.
 
     Attributes:
-        counts: Whether anything is counted.
-        hours: GPU-seconds.
-        details: What else is known of them.
-        grown: Hours that have grown; whoever writes them down takes them out.
-        spent: These GPU-seconds are added to this bucket.
+        counts: Whether GPU-seconds are counted at present.
+        hours: The GPU-seconds by hour and by bucket (namespace, owner, product and kind).
+        details: For each hour the idle GPU-seconds, and the GPU-seconds of each pod.
+        grown: Hours that have changed. The code that stores them removes them from this set.
+        spent: Is called with a bucket and the GPU-seconds that were added to it.
     """
 
     def __init__(self) -> None:
-        """Count nothing yet."""
+        """Make an object that counts nothing before ``begin``."""
         self.spent: Event[[Bucket, float]] = Event()
         self.begin({}, {})
         self.counts = False
 
     def begin(self, hours: Hours, details: Details) -> None:
-        """Continue counting GPU-seconds from these hours."""
+        """Continue counting from the GPU-seconds in ``hours``.
+
+        ``details`` has for each hour the idle GPU-seconds, and the GPU-seconds of each pod.
+        """
         self.counts = True
         self.hours: Hours = hours
         self.details: Details = details
         self.grown: set[int] = set()
 
     def end(self) -> None:
-        """Stop counting GPU-seconds."""
+        """Stop counting GPU-seconds, and forget those that were counted."""
         self.begin({}, {})
         self.counts = False
 
     def forget_before(self, hour: int) -> None:
-        """Remove GPU-seconds that are older than an hour."""
+        """Remove the GPU-seconds of all hours before ``hour``."""
         for old in [each for each in self.hours if each < hour]:
             del self.hours[old]
             self.details.pop(old, None)
 
     def forget_pods_before(self, hour: int) -> None:
-        """Keep of older hours' GPU-seconds only the pods that had most."""
+        """Forget the GPU-seconds of most single pods in each hour before ``hour``.
+
+        Only the few pods with the most GPU-seconds are kept.
+        """
         for each, detail in self.details.items():
             if each < hour and len(detail.pods) > MOST_PODS:
                 detail.pods = largest_pods(detail.pods, MOST_PODS)
@@ -82,15 +93,17 @@ class GpuHours:
     def add(
         self, since: float, now: float, gpus: Mapping[Bucket, float], pod: str, gaps: list[Gap], *, idle: bool = False
     ) -> None:
-        """Add GPU-seconds of a span to the hours at its ends; all hours between are left in ``gaps``.
+        """Count the GPU-seconds of a time span in its first and last hour.
+
+        The whole hours between them are appended to ``gaps``.
 
         Args:
-            since: From when, seconds since the epoch.
-            now: Until when.
-            gpus: How many GPUs, by bucket.
-            pod: Whose; empty where that is not known.
-            gaps: What ``fill`` adds.
-            idle: Whether this tells what did nothing of what was added before.
+            since: Start of the span, seconds since the epoch.
+            now: End of the span, seconds since the epoch.
+            gpus: The number of GPUs, by bucket.
+            pod: The name of the pod that used them; empty if it is unknown.
+            gaps: Gets the whole hours. The caller must add them with ``fill``.
+            idle: Whether this is idle time. The same time must also be added once without ``idle``.
         """
         first, last = int(since // HOUR_S), int(now // HOUR_S)
         if first == last:
@@ -103,9 +116,10 @@ class GpuHours:
             self._add(last, gpus, now - last * HOUR_S, pod, idle=idle)
 
     def fill(self, gaps: list[Gap]) -> Iterator[None]:
-        """Add GPU-seconds that were held for hours, each hour and bucket once, a slice at a time.
+        """Add the GPU-seconds of ``gaps`` (spans of whole hours) in small steps.
 
-        Pods are not told apart there: that is for whoever counts every minute.
+        The iterator yields after each step. For each hour and bucket (namespace, owner, product and kind) one number is
+        added. In these hours, GPU-seconds are not recorded by pod.
         """
         if not gaps or not self.counts:
             return

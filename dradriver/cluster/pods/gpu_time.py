@@ -1,7 +1,7 @@
-"""GPU time: who has how much of which GPUs, and what that came to in each hour.
+"""GPU time: which claims use how many GPUs, and the GPU-seconds of each hour.
 
-It is the sum over what claims hold, whoever chose it: each claim counts from its allocation until its devices are free
-for others. Parts count as the part of the GPU that they keep from others.
+All claims count, whichever scheduler or controller chose their devices, from the allocation until other claims can get
+the devices. A fraction counts as the fraction of the GPU that others cannot use. Quotas, fair share and metrics use it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _LONGEST_NAME: Final = 253
 
 
 class Who(NamedTuple):
-    """Whose a claim is.
+    """The owner and the pod to which a claim's GPU time is charged.
 
     Attributes:
-        owner: What made its pod (``owner_of``).
-        pod: Its pod's name; of several that share it one's.
-        idle_since: Since when all that it has does nothing, seconds since the epoch; None where nobody says so.
+        owner: The owner of its pod (``owner_of``).
+        pod: The name of its pod, or of one of the pods that share it.
+        idle_since: Since when all its devices are idle, seconds since the epoch; None if they are not known to be idle.
     """
 
     owner: str = ""
@@ -48,17 +48,17 @@ class Who(NamedTuple):
 
 
 class _Hold(msgspec.Struct):
-    """What a claim has.
+    """The devices of a claim, as they are counted.
 
     Attributes:
-        holds: Of which devices it has what.
-        given: Whether the scheduler gave it that; else it is promised.
-        gpus: How many GPUs that comes to, by bucket.
-        since: When it was counted last, seconds since the epoch.
-        who: Whose it is.
-        idle_until: Until when it was counted what did nothing.
-        sure: Whether it was weighed again a while after it was seen, and with its nodes: by then its pod is known, if
-            ever.
+        holds: The devices, with the fraction of each.
+        given: Whether the scheduler allocated them; else they are a tentative placement.
+        gpus: The number of GPUs that they count as, by bucket (namespace, owner, product and kind).
+        since: The time up to which the claim's GPU time is already counted, seconds since the epoch.
+        who: The owner and pod that the time is charged to.
+        idle_until: The time up to which its idle time is already counted, seconds since the epoch.
+        sure: Whether ``gpus`` and ``who`` are final. They are computed a second time some time after the claim was
+            first seen: only then may the slices of its nodes, and its pod, be known.
     """
 
     holds: Mapping[Device, Usage]
@@ -75,20 +75,21 @@ class _Hold(msgspec.Struct):
 
 
 def owner_of(pod: Pod | None) -> str:
-    """Return whom GPU time is counted for as a pod's owner, such as ``Job/train`` or the Deployment; empty without one.
+    """Return the owner that a pod's GPU time is charged to, such as ``Job/train``; empty without one.
 
-    It is a pod's author's word: what no object can be called is not kept, for its length would take others their rows.
+    The pod's author can write any text as its owner. Long or unprintable texts are dropped, because no object has such
+    a name, and they would fill the stored table.
     """
     owner = "" if pod is None else _said_owner(pod)
     return owner if len(owner) <= _LONGEST_OWNER and owner.isascii() and owner.isprintable() else ""
 
 
 def whose(claim: ClaimRecord | None, pods: Mapping[Key, Pod | None]) -> Who:
-    """Return whose GPU time a claim counts as.
+    """Return the owner and the pod that a claim's GPU time is charged to.
 
     Args:
-        claim: The claim; None where it is not there.
-        pods: Its pods, those that are known.
+        claim: The claim; None if it does not exist.
+        pods: The claim's pods; None for a pod that is not known.
     """
     owner = next((owner for pod in pods.values() if (owner := owner_of(pod))), "")
     named = [name for _, name in pods] or ([] if claim is None else [name for name, _ in claim.owners])
@@ -97,7 +98,7 @@ def whose(claim: ClaimRecord | None, pods: Mapping[Key, Pod | None]) -> Who:
 
 
 def _name_kept(name: str) -> str:
-    """Return a pod's name as it is kept: one that no pod can have is not."""
+    """Return a pod's name; empty if no pod can have such a name, which is then not stored."""
     return name if len(name) <= _LONGEST_NAME and name.isascii() and name.isprintable() else ""
 
 
@@ -112,9 +113,14 @@ def _said_owner(pod: Pod) -> str:
 
 
 def decayed(hours: Hours, now: float, *, half_life_s: float) -> dict[str, float]:
-    """Return what each namespace used by hours, GPU-seconds, decayed until now; in each hour as if used evenly.
+    """Return each namespace's usage in GPU-seconds, in which older usage counts less.
 
-    What is not known whose it was is nobody's.
+    The usage of an hour is treated as spread evenly over the hour. Usage without a known namespace is left out.
+
+    Args:
+        hours: The GPU-seconds by hour and bucket (namespace, owner, product and kind).
+        now: The time, seconds since the epoch.
+        half_life_s: The time after which usage counts half, in seconds.
     """
     by_namespace: dict[str, float] = {}
     for hour, buckets in hours.items():
@@ -127,14 +133,19 @@ def decayed(hours: Hours, now: float, *, half_life_s: float) -> dict[str, float]
 
 
 class GpuTime:
-    """What claims hold now, and the GPU-seconds of each hour.
+    """The GPUs that claims use now, and the GPU-seconds of each hour.
+
+    Time is settled when it has been added to the GPU-seconds of its hours.
 
     Attributes:
-        changed: A namespace is given so many more GPUs, and is given or promised so many more; negative for fewer.
-        charges: How many GPUs each namespace is given or promised, by product; by none those on nodes without slices.
-        charged: A namespace is given or promised so many more GPUs, by product; negative for fewer.
-        book: GPU-seconds as far as they are settled, from ``begin`` on.
-        until: Until when all is settled, seconds since the epoch; it does not go back where the clock does.
+        changed: Is called with a namespace, the change of its allocated GPUs, and the change of its allocated and
+            tentative GPUs together.
+        charges: The allocated and tentative GPUs of each namespace, by product. The product is empty on nodes without
+            slices.
+        charged: Is called with a namespace and the change of its charges, by product.
+        book: The GPU-seconds that are settled, since ``begin``.
+        until: The time up to which all GPU time is settled, seconds since the epoch. It does not go back if the clock
+            does.
     """
 
     def __init__(
@@ -145,13 +156,13 @@ class GpuTime:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Begin without claims.
+        """Make an object that counts no claims yet.
 
         Args:
             pool: Returns a node's pool of GPUs.
             who: Returns the owner, the pod and the idleness of a claim.
-            results: Returns what another driver allocated to a claim, if that is less than the claim keeps from
-                others; else None.
+            results: Returns exactly the devices that another driver allocated to a claim; None if this driver
+                allocates. Only these are charged, even if other claims cannot get more devices because of the claim.
             clock: Returns seconds since the epoch.
         """
         self._pool = pool
@@ -168,11 +179,14 @@ class GpuTime:
 
     @property
     def hours(self) -> Hours:
-        """Return GPU-seconds by hour, as far as they are settled."""
+        """Return the GPU-seconds that are counted so far, by hour and by bucket.
+
+        A bucket is a namespace, owner, product and kind of usage.
+        """
         return self.book.hours
 
     def holds(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> None:
-        """Count the GPU time of a claim from now on by what it holds.
+        """Count a claim's GPU time from now on for these devices.
 
         Args:
             claim: The claim.
@@ -199,14 +213,17 @@ class GpuTime:
         self._tell(claim[0], former, current)
 
     def _forget_unknown(self, claim: Key, nodes: Collection[str]) -> None:
-        """Do not count a claim again when the pools of these nodes become known."""
+        """Forget that a claim must be counted again once some nodes' GPUs are known.
+
+        ``nodes`` are these nodes.
+        """
         for node in self._unknown.keys() & nodes:
             self._unknown[node].discard(claim)
             if not self._unknown[node]:
                 del self._unknown[node]
 
     def pool_known(self, node: str) -> None:
-        """Count GPU time on a node by its pool, which is known now."""
+        """Count again the claims on a node whose GPUs have become known from its slices."""
         for claim in self._unknown.pop(node, ()):
             if (hold := self._holds.get(claim)) is not None:
                 self._weigh_again(claim, hold, sure=False)
@@ -216,17 +233,27 @@ class GpuTime:
         return tuple(self._holds)
 
     def of(self, claim: Key) -> dict[Bucket, float]:
-        """Return how many GPUs a claim is given or promised, by bucket of GPU time."""
+        """Return the number of allocated or tentative GPUs of a claim.
+
+        The keys are buckets: namespace, owner, product and kind.
+        """
         hold = self._holds.get(claim)
         return {} if hold is None else hold.gpus
 
     def given(self, claim: Key) -> dict[Bucket, float]:
-        """Return how many GPUs a claim is given, by bucket; none while they are only promised."""
+        """Return the number of allocated GPUs of a claim; empty for a tentative placement.
+
+        The keys are buckets: namespace, owner, product and kind.
+        """
         hold = self._holds.get(claim)
         return hold.gpus if hold is not None and hold.given else {}
 
     def recharge(self) -> list[str]:
-        """Add up again how many GPUs namespaces are given or promised. Returns those that were wrong."""
+        """Compute the allocated and tentative GPUs of all namespaces (``charges``) again.
+
+        Returns:
+            The namespaces whose charges were wrong.
+        """
         by_namespace: dict[str, dict[str, float]] = {}
         for (namespace, _), hold in self._holds.items():
             _add_up(by_namespace.setdefault(namespace, {}), _by_product(hold))
@@ -242,7 +269,10 @@ class GpuTime:
         return sorted(wrong)
 
     def counts(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> bool:
-        """Return whether a claim's GPU time is counted with what it holds."""
+        """Return whether a claim is already counted with exactly these devices (``holds``).
+
+        ``given`` says that the scheduler has allocated them; else they are a tentative placement.
+        """
         known = self._holds.get(claim)
         return not holds if known is None else (known.holds == holds and known.given == given)
 
@@ -252,12 +282,18 @@ class GpuTime:
             pass
 
     async def catch_up(self) -> None:
-        """Count the GPU time of all claims until now in small steps: thousands may have been held for weeks."""
+        """Count the GPU time of all claims until now in small steps.
+
+        A single step would block the event loop, because thousands of claims may have been in use for weeks.
+        """
         for _ in self._settling():
             await asyncio.sleep(0)
 
     def _settling(self) -> Iterator[None]:
-        """Count all that is held until now, a slice at a time; what changes meanwhile counts by itself."""
+        """Count the GPU time of all claims until now in small steps; yields after each step.
+
+        A claim that changes between two steps is counted at its change.
+        """
         now, gaps = self._clock(), list[Gap]()
         for number, claim in enumerate(list(self._holds), 1):
             hold = self._holds.get(claim)
@@ -278,15 +314,15 @@ class GpuTime:
     def begin(
         self, hours: Hours, until: float, given_at: Callable[[Key], float], *, details: Details | None = None
     ) -> None:
-        """Continue counting GPU time from what another replica counted.
+        """Continue counting from the GPU time that another replica counted.
 
-        It counts with the next ``catch_up`` or ``settle``.
+        The time since then is added by the next ``catch_up`` or ``settle``.
 
         Args:
-            hours: What it counted.
-            until: Until when, seconds since the epoch.
-            given_at: Gives when a claim got its devices.
-            details: What else it knew.
+            hours: The GPU-seconds that the other replica counted.
+            until: Until when they are counted, seconds since the epoch.
+            given_at: Returns when a claim's devices were allocated, seconds since the epoch.
+            details: Idle GPU-seconds, and GPU-seconds by pod, for each hour; None for none.
         """
         self.book.begin(hours, {} if details is None else details)
         now = self._clock()
@@ -295,11 +331,14 @@ class GpuTime:
         self.until = until
 
     def end(self) -> None:
-        """Stop counting GPU time: another replica does it."""
+        """Stop counting GPU time: another replica of the controller does it."""
         self.book.end()
 
     def now(self) -> dict[str, tuple[float, float]]:
-        """Return how many GPUs each namespace is given now, and how many it is given or promised."""
+        """Return for each namespace how many GPUs claims use now, as two numbers.
+
+        The first counts allocated GPUs, the second allocated and tentative GPUs together.
+        """
         by_namespace: dict[str, tuple[float, float]] = {}
         for (namespace, _), hold in self._holds.items():
             given, charged = by_namespace.get(namespace, (0.0, 0.0))
@@ -342,11 +381,16 @@ class GpuTime:
             self.charged(namespace, more)
 
     def _settle(self, hold: _Hold, now: float, gaps: list[Gap]) -> None:
-        """Add what was held since it was counted last, to each hour its part; all of an hour is left in ``gaps``.
+        """Add a claim's GPU time since it was counted last. Whole hours are appended to ``gaps``.
 
-        A clock that goes back counts nothing until it is where it was, and one that leaps ahead no more than there are
-        days of. An agent says some minutes later since when a claim does nothing; that counts, too, as far as this
-        replica has counted what the claim holds.
+        If the clock went back, nothing is added until it has caught up. A jump ahead adds at most as many days as GPU
+        time is kept for. An agent reports some minutes late that a claim is idle. These minutes are added as idle time,
+        but only as far back as this replica has counted the claim itself.
+
+        Args:
+            hold: The claim's devices, with the time up to which they are counted.
+            now: The present time, seconds since the epoch.
+            gaps: Gets the whole hours, which the caller must add.
         """
         if now < hold.since <= now + _LONGEST_S:
             return
@@ -371,7 +415,10 @@ def _by_product(hold: _Hold | None) -> dict[str, float]:
 
 
 def _add_up(total: dict[str, float], more: Mapping[str, float]) -> None:
-    """Add so many GPUs by product, and keep no rounding errors of those that are gone."""
+    """Add the numbers of GPUs in ``more`` to ``total``, by product.
+
+    An entry that becomes 0, except for rounding errors, is removed.
+    """
     for product, gpus in more.items():
         total[product] = total.get(product, 0.0) + gpus
         if abs(total[product]) < _LEAST:

@@ -1,8 +1,8 @@
-"""Which nodes a pod's rules about other pods leave: affinity, anti-affinity, topology spread and host ports.
+"""The nodes on which a pod keeps its rules about other pods: affinity, anti-affinity, topology spread, host ports.
 
-A pod is narrowed to a few nodes for good when its gate is removed, so these rules are evaluated before. Pods of ours
-count where they are or have a tentative placement, foreign ones where they are bound. What foreign pods' own
-anti-affinity keeps away is left to the scheduler.
+Removing a pod's gate narrows the pod to a few nodes for good, so these rules are evaluated before. Pods of this driver
+count on the node where they are or have a tentative placement, foreign pods where they are bound. The anti-affinity of
+foreign pods is left to the scheduler.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dradriver.cluster.records.pod_records import Foreign
 MOST_PODS: Final = 1_000  # that are looked at for one rule, in 3 ms; where there are more it is left to the scheduler
 
 # Why a node was left out, as people read it in the reason on a pod.
-SAME_KIND: Final = "pods of its own kind there already"
-ALONE: Final = "without a pod that its pod affinity selects"
+SAME_KIND: Final = "excluded by the pod's anti-affinity or topology spread"
+ALONE: Final = "without a pod that the pod's affinity selects"
 PORTS: Final = "a host port of the pod is in use"
 
 K = TypeVar("K")
@@ -33,14 +33,20 @@ _NO_POD: Final[Key] = ("", "")
 
 
 class Neighbours:
-    """Where pods are, for the rules of those that come.
+    """The nodes of pods, to evaluate the rules of waiting pods about other pods.
 
     Attributes:
         foreign: The foreign pods.
     """
 
     def __init__(self, nodes: NodeTable, pods: Mapping[Key, Pod], place_of: Callable[[Key], str | None]) -> None:
-        """``pods`` are the picture's; ``place_of`` gives the node that one of them is on, or is promised to."""
+        """Make an object that knows no pods yet.
+
+        Args:
+            nodes: The table of nodes.
+            pods: The pods of the cluster cache.
+            place_of: Returns the node that a pod is on or has a tentative placement on; None for none.
+        """
         self.foreign = ForeignPods()
         self._nodes, self._pods, self._place_of = nodes, pods, place_of
         self._of: dict[str, set[Key]] = {}  # pods by namespace
@@ -53,7 +59,10 @@ class Neighbours:
     # What is seen.
 
     def pod_changed(self, key: Key, pod: Pod | None) -> None:
-        """Update the rules about other pods by a pod of ours, or its end."""
+        """Update the rules about other pods of one of this driver's pods.
+
+        ``key`` is the pod's namespace and name. ``pod`` is None if the pod is gone.
+        """
         before, now = self._rules.pop(key, None), None if pod is None else rules_of(pod)
         if before is not None:
             for term in before.apart:
@@ -76,17 +85,28 @@ class Neighbours:
             _drop(self._of, key[0], key)
 
     def foreign_changed(self, old: Foreign | None, new: Foreign | None) -> None:
-        """Update where foreign pods are by one that changed; None for a pod that is not there, or not foreign."""
+        """Update the count of a foreign pod (one that is not this driver's).
+
+        Args:
+            old: The pod's state before; None if it did not exist or was not foreign.
+            new: The pod's state now; None if it does not exist or is not foreign.
+        """
         self.foreign.changed(old, new)
         if self._together and new is not None and new.node and (old is None or not old.node):
             self._helped(new.namespace, read_labels(new.labels), new.node)
 
     def correct_foreign(self, foreign: ForeignPods) -> None:
-        """Replace where foreign pods are by what the audit has counted."""
+        """Replace all foreign pods, after the audit of the cluster cache has found them wrong.
+
+        ``foreign`` are the foreign pods that exist now.
+        """
         self.foreign = foreign
 
     def moved(self, key: Key) -> None:
-        """Note that a pod of ours is on another node now, or promised to another: some pods may wait to be with it."""
+        """Record that a pod is on another node, or has another tentative placement.
+
+        Pods with affinity to it may now find a node.
+        """
         if self._together and (pod := self._pods.get(key)) is not None and (node := self._place_of(key)) is not None:
             self._helped(key[0], pod.metadata.labels, node)
 
@@ -98,13 +118,15 @@ class Neighbours:
     # What is asked.
 
     def allowed(self, pod: Key, rules: Rules, fit: Bools, *, gone: Set[Key] = _NOBODY) -> Bools:
-        """Return the nodes on which a pod keeps its own rules about other pods: shape (rows,), the caller's own.
+        """Return the nodes on which a pod keeps its own rules about other pods.
+
+        The result is a new array. It has one bool for each row (a node's index), as ``fit`` does.
 
         Args:
-            pod: The pod, which is not its own neighbour.
-            rules: What it requires.
-            fit: Rows that it may go to, whatever is free there.
-            gone: Pods of ours that count as gone.
+            pod: The pod, which does not count as another pod.
+            rules: Its rules.
+            fit: The nodes on which it may run, regardless of free resources.
+            gone: Pods that count as gone.
         """
         mask = fit.copy()
         for _, rows in self._evaluated(pod, rules, gone):
@@ -112,11 +134,18 @@ class Neighbours:
         return mask
 
     def causes(self, pod: Key, rules: Rules, fit: Bools, *, gone: Set[Key] = _NOBODY) -> list[str]:
-        """Return why a pod's rules about other pods leave out nodes, in words; see ``allowed``."""
+        """Return the reasons why a pod's rules about other pods exclude nodes.
+
+        ``fit`` are the nodes on which the pod may run otherwise, one bool for each row (a node's index). Pods in
+        ``gone`` count as gone.
+        """
         return list(dict.fromkeys(cause for cause, rows in self._evaluated(pod, rules, gone) if (fit & ~rows).any()))
 
     def excluding(self, pod: Pod, fit: Bools) -> Bools:
-        """Return the nodes from which other pods' anti-affinity keeps a pod: shape (rows,)."""
+        """Return the nodes in ``fit`` that other pods' anti-affinity forbids for a pod.
+
+        ``fit`` and the result have one bool for each row (a node's index).
+        """
         namespace, labels = pod.metadata.namespace, pod.metadata.labels
         mask = fit & False
         for term, pods in self._apart.items():
@@ -126,16 +155,18 @@ class Neighbours:
         return mask & fit
 
     def anchors(self, pod: Pod) -> bool:
-        """Return whether a pod of ours, maybe this one, requires by its affinity to be with pods like this one."""
+        """Return whether some other pod's affinity requires this pod, or one like it, nearby."""
         if not self._together:
             return False
         namespace, labels = pod.metadata.namespace, pod.metadata.labels
         return any(term.pods.has(namespace, labels) for term in self._together)
 
     def anchored(self, pod: Pod, node: str) -> Bools:
-        """Return the nodes that a pod may use in place of a node so that pods which follow it stay with it: (rows,).
+        """Return the nodes to which a pod can move without losing its followers.
 
-        Pods that require to be with it are narrowed to the place where it has a tentative placement.
+        The result has one bool for each row (a node's index). Followers are pods whose affinity requires this pod. They
+        are already narrowed to the domain (such as a zone) of its tentative placement, so the pod must stay in the
+        domain.
         """
         namespace, labels = pod.metadata.namespace, pod.metadata.labels
         mask = ~self._nodes.named(())
@@ -145,15 +176,15 @@ class Neighbours:
         return mask
 
     def spread_counts(self, rules: Rules, spread: Spread, without: Set[Key]) -> dict[str, int]:
-        """Return for each domain that a topology spread constraint compares how many pods count there.
+        """Return the number of pods in each domain of a topology spread constraint.
 
-        As ``calPreFilterState`` (podtopologyspread/filtering.go, Kubernetes 1.35): a node counts if it has the labels
-        of all constraints of the pod.
+        A domain is, for example, a zone. A node counts if it has the labels of all constraints of the pod, as in
+        kube-scheduler (``calPreFilterState`` of podtopologyspread/filtering.go, Kubernetes 1.35).
 
         Args:
             rules: The rules of the pod that has the constraint.
             spread: The constraint.
-            without: Pods of ours that do not count.
+            without: Pods that do not count.
         """
         compared = self._nodes.selected(spread.nodes)
         if spread.tolerations is not None:
@@ -170,14 +201,12 @@ class Neighbours:
     def places(
         self, label: str, chosen: Collection[Chosen], without: Set[Key], *, staying: bool = False
     ) -> Counter[str]:
-        """Return how many selected pods are on nodes with each value of a label.
-
-        A pod counts if all rules select it.
+        """Return the number of selected pods for each value of a node label.
 
         Args:
-            label: The label.
-            chosen: What selects the pods.
-            without: Pods of ours that do not count.
+            label: The node label.
+            chosen: The selectors. A pod counts if all of them select it.
+            without: Pods that do not count.
             staying: Whether pods that are being deleted do not count, as for topology spread.
         """
         nodes = self._nodes_of(_NO_POD, chosen, without, staying=staying) or {}
@@ -188,7 +217,7 @@ class Neighbours:
         return counts
 
     def has_too_many(self, pod: Pod) -> bool:
-        """Return whether so many pods have to be looked at for a pod's rules that they are left to the scheduler."""
+        """Return whether a pod's rules concern too many pods, so that they are left to the scheduler."""
         rules = self._rules.get((pod.metadata.namespace, pod.metadata.name)) or rules_of(pod)
         if rules is None:
             return False
@@ -199,7 +228,10 @@ class Neighbours:
     # How rules are evaluated.
 
     def _evaluated(self, pod: Key, rules: Rules, gone: Set[Key]) -> Iterator[tuple[str, Bools]]:
-        """Yield for each rule why it leaves out nodes, and the nodes that it leaves: (rows,)."""
+        """Yield for each rule why it excludes nodes, and which nodes it allows.
+
+        The nodes are one bool for each row (a node's index). Pods in ``gone`` count as gone.
+        """
         if rules.ports:
             yield PORTS, ~self._nodes.named(self._nodes_in_conflict(pod, rules, gone))
         for term in rules.apart:
@@ -215,10 +247,11 @@ class Neighbours:
             yield SAME_KIND, self._nodes.labelled(spread.place, places)
 
     def _together_on(self, pod: Key, rules: Rules, gone: Set[Key]) -> Bools:
-        """Return the nodes that a pod's affinity leaves: (rows,).
+        """Return the nodes that a pod's affinity allows: (rows,).
 
-        As ``satisfyPodAffinity`` (interpodaffinity/filtering.go, Kubernetes 1.35): pods count that all terms select. If
-        there are none, the pod may be the first of its own kind.
+        Another pod counts if all affinity terms in ``rules`` select it, and it is not in ``gone``. If no pod counts,
+        and the terms select the pod itself, all nodes with the terms' labels are allowed. kube-scheduler does the same
+        (``satisfyPodAffinity`` of interpodaffinity/filtering.go, Kubernetes 1.35).
         """
         mask = ~self._nodes.named(())
         for term in rules.together:
@@ -238,12 +271,13 @@ class Neighbours:
     def _nodes_of(
         self, pod: Key, chosen: Collection[Chosen], gone: Set[Key], *, staying: bool = False
     ) -> Mapping[str, int] | None:
-        """Return the number of other pods on each node that all selectors select.
+        """Return for each node the number of other pods that all selectors (``chosen``) select.
 
-        None if too many pods must be looked at.
+        None if too many pods must be looked at. Pods in ``gone`` count as gone.
 
-        ``staying`` leaves out pods of ours that end: the scheduler spreads as if they were gone, and keeps others apart
-        from them until they are (podtopologyspread/common.go and interpodaffinity/filtering.go, Kubernetes 1.36).
+        ``staying`` leaves out this driver's pods that are being deleted. For topology spread the scheduler counts them
+        as gone. For anti-affinity it counts them until they are gone (podtopologyspread/common.go and
+        interpodaffinity/filtering.go, Kubernetes 1.36).
         """
         foreign, namespaces = self.foreign.nodes_of(chosen), self._namespaces_of(chosen)
         if foreign is None or namespaces is None:
@@ -265,14 +299,20 @@ class Neighbours:
         return counts
 
     def _namespaces_of(self, chosen: Collection[Chosen]) -> Collection[str] | None:
-        """Return the namespaces of pods of ours that selectors are about; None if too many pods are there."""
+        """Return the namespaces in which pods of this driver may be selected by all selectors.
+
+        None if these namespaces have too many pods to look at. ``chosen`` are the selectors.
+        """
         namespace_sets = [selector.namespaces for selector in chosen if selector.namespaces is not None]
         namespaces: Collection[str] = frozenset.intersection(*namespace_sets) if namespace_sets else self._of
         pods = sum(len(self._of.get(namespace, ())) for namespace in namespaces)
         return namespaces if pods <= MOST_PODS else None
 
     def _nodes_in_conflict(self, pod: Key, rules: Rules, gone: Set[Key]) -> Iterator[str]:
-        """Yield the nodes on which another pod uses one of a pod's host ports."""
+        """Yield the nodes on which another pod uses one of a pod's host ports.
+
+        ``rules`` has these ports. Pods in ``gone`` count as gone.
+        """
         yield from self.foreign.nodes_in_conflict(rules.ports)
         for port in rules.ports:
             for other in self._ports.get(port[:2], ()):
@@ -291,7 +331,14 @@ class Neighbours:
 
 
 def least_count(spread: Spread, counts: Mapping[str, int]) -> int:
-    """Return how many pods the domain with fewest has, as a topology spread constraint counts it (``minMatchNum``)."""
+    """Return the number of pods in the domain (such as a zone) with the fewest.
+
+    In kube-scheduler this is ``minMatchNum``.
+
+    Args:
+        spread: The topology spread constraint.
+        counts: The number of pods in each domain.
+    """
     return 0 if len(counts) < spread.least_places else min(counts.values())
 
 

@@ -1,4 +1,4 @@
-"""What pods of ours take from their nodes: those that are bound, and those that are promised to one."""
+"""The resources that this driver's pods use on their nodes. Pods with a tentative placement count like bound pods."""
 
 from __future__ import annotations
 
@@ -11,34 +11,41 @@ from dradriver.cluster.nodes.pod_resources import Amounts, request_of
 
 
 class NodeUsage:
-    """Counts each pod of ours on one node, or on none."""
+    """Counts the resources of each pod of this driver on the pod's node, if it has one."""
 
     def __init__(self, nodes: NodeTable, pods: Mapping[Key, Pod], promised: Callable[[Pod], str]) -> None:
-        """Count nothing yet.
+        """Make an object that counts nothing yet.
 
         Args:
-            nodes: Where it is counted.
-            pods: The living pods; whatever changes of one, and of its claim, is told to ``recount``.
-            promised: Gives the node that a pod is promised to; empty for none.
+            nodes: The table of nodes, in which the resources are counted.
+            pods: The living pods. ``recount`` must be called for each change of a pod or its claim.
+            promised: Returns the node of a pod's tentative placement; empty for none.
         """
         self._nodes, self._pods, self._promised = nodes, pods, promised
         self._taken: dict[Key, tuple[str, Amounts]] = {}  # by pod: its node, and what it takes there
 
     def by(self, pod: Key) -> tuple[str, Amounts] | None:
-        """Return the node whose resources a pod takes, and what; None for nothing."""
+        """Return the node on which a pod's resources are counted, and these resources.
+
+        None if they are counted on no node.
+        """
         return self._taken.get(pod)
 
     def node_of(self, pod: Key) -> str | None:
-        """Return the node whose resources a pod takes; None for none."""
+        """Return the node on which a pod's resources are counted; None for none."""
         taken = self._taken.get(pod)
         return None if taken is None else taken[0]
 
     def pods(self) -> tuple[Key, ...]:
-        """Return the pods that take any resources of nodes."""
+        """Return the pods whose resources are counted on a node."""
         return tuple(self._taken)
 
     def recount(self, key: Key) -> bool:
-        """Count what a pod takes from its node, or from the one that it is promised to. Returns whether it changed."""
+        """Count a pod's resources again, on its node or on the node of its tentative placement.
+
+        Returns:
+            Whether the node or the resources changed.
+        """
         pod = self._pods.get(key)
         node = "" if pod is None or pod.finished else pod.spec.node_name or self._promised(pod)
         before, after = self._taken.get(key), None

@@ -1,8 +1,10 @@
-"""Which nodes have a free channel of multi-node NVLink: one claim a node at a time, and one ComputeDomain a node.
+"""The nodes with a free channel of multi-node NVLink.
 
-NVIDIA's controller makes the claims, by a template, once a pod is admitted; the scheduler gives them their node's
-channel with the pod's GPUs. So a channel is taken by whatever claim was given it, and by a pod of ours that is promised
-its node and whose claim is not given it yet: two such pods are never sent to one node.
+A node has one channel, for one claim and one ComputeDomain at a time.
+
+NVIDIA's controller creates the claims from a template once a pod is admitted. The scheduler allocates the node's
+channel together with the pod's GPUs. So a channel is in use in two cases: it is allocated to a claim, or a pod that
+requests a channel has a tentative placement on the node. Thus two pods that request channels never get the same node.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ _NAMED: Final = 3  # holders that a reason names
 
 
 class Channels:
-    """The channels of all nodes, and who has them.
+    """The channels of all nodes, and the claims and pods that use them.
 
     Attributes:
-        of_claim: The nodes whose channel a claim was given, for claims that were given any.
-        of_pod: The node whose channel a pod takes that asks for one and is on that node, or promised it.
+        of_claim: For each claim with channels, the nodes whose channel it was allocated.
+        of_pod: For each pod that requests a channel, the node that it is on or has a tentative placement on.
     """
 
     def __init__(
@@ -43,14 +45,14 @@ class Channels:
         templates: Templates,
         node_of: Callable[[Key], str | None],
     ) -> None:
-        """Begin with no channel.
+        """Make an object that knows no channels yet.
 
         Args:
-            nodes: Told which channels there are, and which are free.
-            pods: The living pods; whatever changes of one, of its template and of where it is, is told to ``recount``.
-            claims: The claims; whatever changes of one with a channel is told to ``recount_claim``.
-            templates: What claims those pods ask for.
-            node_of: Gives the node that a pod is on or promised; None for none.
+            nodes: The table of nodes. It gets the nodes that have a channel, and the state of each channel.
+            pods: The living pods. ``recount`` must be called for each change of a pod, its template or its node.
+            claims: The claims. ``recount_claim`` must be called for each change of a claim with a channel.
+            templates: The templates that say which pods request a channel.
+            node_of: Returns the node that a pod is on or has a tentative placement on; None for none.
         """
         self.of_claim: dict[Key, tuple[str, ...]] = {}  # by claim: the nodes whose channel it was given
         self.of_pod: dict[Key, str] = {}  # by pod: the node whose channel it takes
@@ -65,7 +67,7 @@ class Channels:
     # What is seen.
 
     def slice_changed(self, change: Change[ChannelSlice]) -> None:
-        """Update the NVLink channels by a slice of NVIDIA's driver."""
+        """Update the NVLink channels with a changed ResourceSlice of NVIDIA's driver."""
         name, new = change.key[1], change.new
         old = self._slices.pop(name, None)
         if old is not None:
@@ -79,15 +81,15 @@ class Channels:
             self._tell(node)
 
     def slice_of(self, name: str) -> ChannelSlice | None:
-        """Return a slice with NVLink channels by its name."""
+        """Return a ResourceSlice with NVLink channels by its name; None if there is none."""
         return self._slices.get(name)
 
     def slices(self) -> Collection[str]:
-        """Return the names of the slices with NVLink channels."""
+        """Return the names of the ResourceSlices with NVLink channels."""
         return tuple(self._slices)
 
     def recount_claim(self, key: Key) -> None:
-        """Count which nodes' NVLink channels a claim was given; none if it is gone."""
+        """Update the nodes whose channel is allocated to a claim; none if the claim is gone."""
         claim, before = self._records.get(key), self.of_claim.pop(key, ())
         for node in before:
             for pod in self._claims.get(node, {}).pop(key, ()):
@@ -104,7 +106,11 @@ class Channels:
             self._tell(node)
 
     def recount(self, pod: Key) -> bool:
-        """Count which node's NVLink channel a pod takes. Returns whether that changed."""
+        """Record again on which node a pod uses the NVLink channel, if it requests one.
+
+        Returns:
+            Whether the pod now uses the channel of another node, or of none.
+        """
         node = None if self.domain_of(pod) is None else self._node_of(pod)
         before = self.of_pod.pop(pod, None)
         if before is not None:
@@ -122,27 +128,36 @@ class Channels:
         return True
 
     def pods(self) -> Collection[Key]:
-        """Return the pods whose NVLink channels are counted."""
+        """Return the pods that use a channel of multi-node NVLink."""
         return tuple(self.of_pod)
 
     # What is asked.
 
     def domain_of(self, pod: Key) -> str | None:
-        """Return the ComputeDomain whose channel a pod asks for, by its uid; None for a pod that asks for none."""
+        """Return the uid of the ComputeDomain whose channel a pod requests, or None.
+
+        A ComputeDomain is NVIDIA's object for pods joined by multi-node NVLink.
+        """
         known = self._known.get(pod)
         return None if known is None else self._templates.domain_of(known)
 
     def free(self, domain: str, pod: Key) -> Bools:
-        """Return the nodes whose NVLink channel a pod may have: shape (rows,), the caller's own.
+        """Return the nodes whose NVLink channel a pod can get.
+
+        The result is a new array with one bool for each row (a node's index).
 
         Args:
-            domain: The pod's ComputeDomain, by uid.
-            pod: The pod; what it is promised itself, or its claim was given, it may have.
+            domain: The uid of the pod's ComputeDomain, NVIDIA's object for pods that share memory over NVLink.
+            pod: The pod. A channel that the pod or its claim already uses counts as free.
         """
         return self._untaken(pod) & ~self._other_domains(domain)
 
     def causes(self, domain: str, pod: Key, rows: Bools) -> list[str]:
-        """Return why nodes have no NVLink channel for a pod of a ComputeDomain: of each the first cause."""
+        """Return why nodes have no NVLink channel for a pod: the first cause for each node.
+
+        ``rows`` are the nodes, one bool for each row (a node's index). ``domain`` is the uid of the pod's
+        ComputeDomain, NVIDIA's object for multi-node NVLink.
+        """
         found, lacking = [], rows & ~self._nodes.channels(taken=True)
         if lacking.any():
             found.append(LACKING)
@@ -167,7 +182,10 @@ class Channels:
         return self._nodes.having(DOMAIN_LABEL) & ~self._nodes.labelled(DOMAIN_LABEL, (domain,))
 
     def _holders(self, rows: Bools) -> str:
-        """Return who has the channels of some nodes, in words; so few that a cluster that is full costs no more."""
+        """Return in words which claims or pods use the NVLink channels of some nodes.
+
+        Only a few are named. ``rows`` are the nodes, one bool for each row (a node's index).
+        """
         some = np.flatnonzero(rows)
         said = []
         for row in some[:_NAMED].tolist():

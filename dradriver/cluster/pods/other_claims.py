@@ -1,7 +1,7 @@
-"""Where the ResourceClaims of other drivers are that waiting pods of ours name next to their GPUs.
+"""The nodes of other drivers' ResourceClaims that waiting pods name in addition to their GPUs.
 
 Once such a claim is allocated, only nodes that its allocation selects can run its pods. ``placing/claim_limit.py`` asks
-for these nodes, and the cluster cache tells of pods and claims.
+for these nodes, and the cluster cache reports changes of pods and claims.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dradriver.cluster.records.records import ClaimRecord
 
 
 class OtherClaims:
-    """Waiting pods by the claims that they name.
+    """Waiting pods, and the claims of other drivers that they name.
 
     Attributes:
         of_pod: The claims that a waiting pod names, for pods that name any.
@@ -30,12 +30,12 @@ class OtherClaims:
         claims: Mapping[Key, ClaimRecord],
         touch: Callable[[Key], None],
     ) -> None:
-        """Begin without pods.
+        """Make an object without pods.
 
         Args:
-            nodes: The nodes.
-            pods: The living pods. ``recount`` is told of each change.
-            claims: The claims. ``claim_changed`` is told of each change of one that is named.
+            nodes: The table of nodes.
+            pods: The living pods. ``recount`` must be called for each change.
+            claims: The claims. ``claim_changed`` must be called for each change of a claim that a pod names.
             touch: Called with each pod that the controller must look at again.
         """
         self.of_pod: dict[Key, tuple[Key, ...]] = {}
@@ -43,7 +43,10 @@ class OtherClaims:
         self._nodes, self._pods, self._claims, self._touch = nodes, pods, claims, touch
 
     def recount(self, key: Key) -> None:
-        """Update which other claims a pod names while it waits."""
+        """Update which claims of other drivers a waiting pod names.
+
+        ``key`` is the pod's namespace and name.
+        """
         for claim in self.of_pod.pop(key, ()):
             self.named_by[claim].discard(key)
             if not self.named_by[claim]:
@@ -56,18 +59,24 @@ class OtherClaims:
             self.named_by.setdefault(claim, set()).add(key)
 
     def claim_changed(self, claim: Key) -> None:
-        """Have the pods that name a claim looked at again: it is allocated now, or not any more."""
+        """Ask the controller to look again at the pods that name a changed claim.
+
+        It is called after the claim was allocated or released.
+        """
         self._nodes.helped_on(~self._nodes.named(()))
         for pod in sorted(self.named_by.get(claim, ())):
             self._touch(pod)
 
     def is_allocated(self, claim: Key) -> bool:
-        """Return whether a claim of another driver is allocated, so that it is known which nodes can use it."""
+        """Return whether a claim of another driver is allocated. Then the nodes that can use it are known."""
         known = self._claims.get(claim)
         return known is not None and known.where is not None
 
     def allowed(self, pod: Key) -> Bools:
-        """Return the nodes that can use all allocated claims of other drivers that a pod names: shape (rows,)."""
+        """Return the nodes that can use all allocated claims of other drivers of a pod.
+
+        The pod names these claims in addition to its GPUs. The result has one bool for each row (a node's index).
+        """
         mask = ~self._nodes.named(())
         for claim in self.of_pod.get(pod, ()):
             known = self._claims.get(claim)
@@ -77,9 +86,10 @@ class OtherClaims:
 
 
 def claims_of(pod: Pod) -> tuple[Key, ...]:
-    """Return the claims that a pod names next to its GPUs' and that may be allocated already, each once.
+    """Return the claims that a pod names in addition to its GPUs' claim, each once.
 
-    The claims that Kubernetes makes for a pod from templates are the pod's own, and no scheduler looks at a gated pod.
+    Only claims that may be allocated are returned. Claims from templates are left out while the pod is gated: they
+    belong to the pod alone, and no scheduler has allocated them yet.
     """
     gpus = pod.gpu_entry
     made = {} if pod.gated else {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}

@@ -1,8 +1,8 @@
-"""What a pod requires of other pods: pod affinity, pod anti-affinity, topology spread and host ports, as records.
+"""A pod's rules about other pods, as records: pod affinity, anti-affinity, topology spread and host ports.
 
 ``neighbours`` evaluates the rules, ``unknown_rules`` says which of them the controller cannot evaluate. The API server
 writes ``matchLabelKeys`` and ``mismatchLabelKeys`` of a term into its label selector when a pod is created
-(registry/core/pod/strategy.go, Kubernetes 1.35), so the selector says all.
+(registry/core/pod/strategy.go, Kubernetes 1.35), so the selector is complete.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ Labels = Mapping[str, str]
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
-    """Pods by namespace and labels.
+    """A selector of pods by namespace and labels.
 
     Attributes:
-        namespaces: Their namespaces; None for all.
-        expressions: What holds of their labels: key, operator and values.
+        namespaces: The namespaces; None for all.
+        expressions: The conditions on the labels: key, operator and values.
     """
 
     namespaces: frozenset[str] | None
     expressions: tuple[tuple[str, str, tuple[str, ...]], ...]
 
     def has(self, namespace: str, labels: Labels) -> bool:
-        """Return whether the selector of a rule selects a pod."""
+        """Return whether the selector selects a pod with this namespace and these labels."""
         if self.namespaces is not None and namespace not in self.namespaces:
             return False
         return all(holds(labels.get(key), operator, values) for key, operator, values in self.expressions)
 
 
 class PlaceTerm(msgspec.Struct, frozen=True, gc=False):
-    """A term of required affinity or anti-affinity: in one place with one of these pods, or with none of them.
+    """A term of a pod's required affinity or anti-affinity.
+
+    The pod must, or must not, share a domain (such as a zone) with selected pods.
 
     Attributes:
-        place: The nodes' label whose value is the place.
-        pods: Which pods.
+        place: The node label whose value is the domain (``topologyKey``).
+        pods: The selected pods.
     """
 
     place: str
@@ -61,12 +63,13 @@ class Spread(msgspec.Struct, frozen=True, gc=False):
     """A topology spread constraint that a pod must keep.
 
     Attributes:
-        place: The nodes' label whose value is the place.
-        skew: By how many pods a place may have more than the one with fewest.
-        pods: Which pods are counted.
-        nodes: The nodes whose places are compared, and on which pods are counted: all by default.
-        tolerations: If the constraint honors taints, only nodes whose taints these cover are compared; else None.
-        least_places: With fewer places than these, the place with fewest pods counts as empty.
+        place: The node label whose value is the domain (``topologyKey``).
+        skew: How many more pods a domain may have than the domain with the fewest.
+        pods: The pods that are counted.
+        nodes: The nodes whose domains are compared, and on which pods are counted: all by default.
+        tolerations: If the constraint honors taints: only nodes whose taints these tolerations cover are compared. Else
+            None.
+        least_places: If there are fewer domains than this number, the smallest count is taken as 0 (``minDomains``).
     """
 
     place: str
@@ -78,13 +81,13 @@ class Spread(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rules(msgspec.Struct, frozen=True, gc=False):
-    """What a pod requires of other pods; pods of equal rules find a place together or not at all.
+    """A pod's rules about other pods. Pods with equal rules fit on the same nodes.
 
     Attributes:
         namespace: The pod's namespace; empty if the pod only has host ports.
         labels: The pod's labels, sorted; empty if the pod only has host ports.
-        apart: Its anti-affinity.
-        together: Its affinity. The scheduler counts only pods that all of these terms select.
+        apart: The terms of its anti-affinity.
+        together: The terms of its affinity. The scheduler counts only pods that all of these terms select.
         spread: Its spread constraints.
         ports: The host ports that no other pod may use on its node.
     """
@@ -98,18 +101,17 @@ class Rules(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def chosen(self) -> tuple[Chosen, ...]:
-        """Return the pods that the rules are about, except those with its host ports."""
+        """Return the pod selectors of all rules. Rules about host ports have none."""
         rules: tuple[PlaceTerm | Spread, ...] = (*self.apart, *self.together, *self.spread)
         return tuple(rule.pods for rule in rules)
 
 
 def rules_of(pod: Pod) -> Rules | None:
-    """Return what a pod requires of other pods, as far as the controller can know it.
-
-    This never raises an error.
+    """Return a pod's rules about other pods, as far as the controller can evaluate them. Never raises an error.
 
     Returns:
-        None if the pod has no such rules. Rules of which a pod has more than the controller looks at are left out.
+        None if the pod has no such rules. If it has more rules of one kind than the controller evaluates, all rules of
+        this kind are left out.
     """
     if not has_rules(pod):
         return None
@@ -149,7 +151,7 @@ def has_many_ports(pod: Pod) -> bool:
 
 
 def has_many_labels(pod: Pod) -> bool:
-    """Return whether a pod's affinity and topology spread say more than the controller looks at."""
+    """Return whether a pod's affinity and topology spread have more terms or values than the controller evaluates."""
     terms = (*_apart_terms(pod), *_together_terms(pod))
     selectors = [term.label_selector for term in terms]
     selectors += [constraint.label_selector for constraint in _constraints(pod)]
@@ -157,17 +159,18 @@ def has_many_labels(pod: Pod) -> bool:
 
 
 def has_unknown_spread(pod: Pod) -> bool:
-    """Return whether a topology spread constraint of a pod says something else once the pod is narrowed to few nodes.
+    """Return whether a topology spread constraint changes its meaning when the pod is narrowed to few nodes.
 
-    The scheduler counts only the domains of these nodes, which may be fewer than ``minDomains``.
+    The scheduler then counts only the domains of these nodes, which may be fewer than ``minDomains``.
     """
     return any((each.min_domains or 1) > 1 for each in _constraints(pod))
 
 
 def has_unknown_namespaces(pod: Pod) -> bool:
-    """Return whether a pod's affinity or anti-affinity selects namespaces by labels that the controller does not know.
+    """Return whether a pod's affinity selects namespaces by labels that the controller does not know.
 
-    It knows the names of namespaces, so it can evaluate an empty selector, and one by the label of the name.
+    The controller knows only the names of namespaces. So it can evaluate an empty selector, or a selector by the label
+    ``kubernetes.io/metadata.name``.
     """
     terms = (*_apart_terms(pod), *_together_terms(pod))
     return any(_namespaces(term, pod.metadata.namespace)[1] for term in terms)
@@ -176,7 +179,13 @@ def has_unknown_namespaces(pod: Pod) -> bool:
 def chosen_by(
     selector: LabelSelector | None, namespaces: frozenset[str] | None, more: Iterable[NodeRequirement] = ()
 ) -> Chosen | None:
-    """Return the pods that a label selector selects; None if it selects none."""
+    """Return a label selector of some namespaces as a selector of pods; None without one.
+
+    Args:
+        selector: The label selector; None selects no pods.
+        namespaces: The namespaces of the pods; None for all.
+        more: Further conditions on the labels.
+    """
     if selector is None:
         return None
     pairs = [(key, "In", (value,)) for key, value in sorted(selector.match_labels.items())]
@@ -188,7 +197,10 @@ def chosen_by(
 
 
 def _together(terms: Sequence[PodAffinityTerm], namespace: str) -> tuple[PlaceTerm, ...]:
-    """Return the terms of required affinity; none if the controller does not know all that they select."""
+    """Return the terms of a pod's required affinity.
+
+    The result is empty if a term may select namespaces that the controller does not know.
+    """
     together = []
     for term in terms:
         chosen, is_unknown = _chosen_by_term(term, namespace), _namespaces(term, namespace)[1]
@@ -228,7 +240,11 @@ def _chosen_by_term(term: PodAffinityTerm, pod_namespace: str) -> Chosen | None:
 
 
 def _namespaces(term: PodAffinityTerm, pod_namespace: str) -> tuple[frozenset[str] | None, bool]:
-    """Return the namespaces that a term selects, None for all; and whether it may select more than these."""
+    """Return the namespaces of a term, and whether it may select unknown namespaces in addition.
+
+    The namespaces are None if the term selects all. A term with neither namespaces nor a selector of namespaces means
+    ``pod_namespace``.
+    """
     names, selector = frozenset(term.namespaces), term.namespace_selector
     if selector is None:
         return names or frozenset({pod_namespace}), False

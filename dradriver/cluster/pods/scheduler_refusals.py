@@ -1,7 +1,7 @@
-"""The nodes on which the scheduler recently found no room for a pod that had its GPUs there.
+"""The nodes on which the scheduler recently found no room for a pod, although its GPUs were free there.
 
-What only the scheduler sees (volumes, host ports, pods of others) holds for pods of one owner alike, and lasts. It is
-remembered for a while, and heeded only while there are other nodes.
+The scheduler alone sees some reasons, such as volumes, host ports and foreign pods. They usually concern all pods of
+one owner, and stay true for a while. So refused nodes are remembered for a while, and avoided if other nodes are left.
 """
 
 from __future__ import annotations
@@ -29,14 +29,20 @@ Likes = tuple[str, str]  # namespace, and the owner's uid or the wishes of a pod
 
 
 class Refusals:
-    """Nodes by kind of pod."""
+    """The nodes on which the scheduler recently refused pods, for each class of equal pods.
+
+    Pods are equal if they have the same owner, or without an owner the same request in the same namespace.
+    """
 
     def __init__(self) -> None:
         # By kind of pod: nodes that refused it, and until when that counts by the loop's clock; the oldest first.
         self._nodes: OrderedDict[Likes, OrderedDict[str, float]] = OrderedDict()
 
     def add(self, pod: Pod, node: str, now: float) -> None:
-        """Note that the scheduler refused a pod on a node, at a time by the loop's clock."""
+        """Record that the scheduler refused a pod on a node.
+
+        ``now`` is the event loop's time, in seconds.
+        """
         kind = _kind(pod)
         nodes = self._nodes.setdefault(kind, OrderedDict())
         self._nodes.move_to_end(kind)
@@ -48,7 +54,11 @@ class Refusals:
             self._nodes.popitem(last=False)
 
     def of(self, pod: Pod, now: float) -> list[str]:
-        """Return the nodes on which the scheduler recently refused pods of this kind."""
+        """Return the nodes on which the scheduler recently refused this pod or equal pods.
+
+        Pods are equal if they have the same owner, or without an owner the same request in the same namespace. ``now``
+        is the event loop's time, in seconds.
+        """
         kind = _kind(pod)
         nodes = self._nodes.get(kind)
         if nodes is None:
@@ -61,10 +71,12 @@ class Refusals:
 
 
 def is_about_nodes(message: str) -> bool:
-    """Return whether the scheduler refuses nodes for something that other nodes may not have: a port, a rule, a volume.
+    """Return whether the scheduler refused a pod for a reason that depends on the node.
+
+    Examples are a port, a rule or a volume. Reasons that the controller checks itself do not count.
 
     Args:
-        message: What it says of a pod, for example ``0/5 nodes are available: 2 Insufficient cpu, 3 node(s) ...``.
+        message: The scheduler's message, for example ``0/5 nodes are available: 2 Insufficient cpu, 3 node(s) ...``.
     """
     causes = message[:1024].partition(": ")[2].partition(". ")[0].split(", ")
     return any(_CAUSE.match(cause) and not _KNOWN.match(_CAUSE.sub("", cause)) for cause in causes)

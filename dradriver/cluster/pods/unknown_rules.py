@@ -1,7 +1,7 @@
-"""What only the scheduler knows of the nodes that a pod can have. Pure; ``Books.only_scheduler_knows`` calls it.
+"""Finds rules about a pod's nodes that only the scheduler can evaluate.
 
-A pod that is narrowed to a few nodes can never have another one. If a rule of the pod cannot be evaluated here, it may
-keep the pod from all of these nodes.
+``Books.only_scheduler_knows`` calls this module. The controller narrows a pod to a few nodes for good. A rule that the
+controller cannot evaluate may keep the pod from all of these nodes. Then the pod could never start.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ def what_only_the_scheduler_knows(
     has_too_many: Callable[[Pod], bool],
     class_of_existing: Callable[[Pod], str],
 ) -> Reason | None:
-    """Return the first rule of a pod that only the scheduler can evaluate; None if the controller knows all.
+    """Return the first rule of a pod that only the scheduler can evaluate.
+
+    None if the controller can evaluate all rules of the pod.
 
     Args:
         pod: The pod.
-        is_known_claim: Returns whether the controller knows which nodes a ResourceClaim of another driver leaves: it is
-            allocated.
-        is_known_template: The same of a ResourceClaimTemplate whose claim is not allocated: the controller knows the
-            nodes with a free channel of multi-node NVLink.
-        has_too_many: Returns whether a pod's rules are about more pods than the controller looks at.
-        class_of_existing: Returns the StorageClass of whose existing volumes a pod needs one; empty for none.
+        is_known_claim: Returns whether another driver's ResourceClaim is allocated, so that its nodes are known.
+        is_known_template: Returns whether a ResourceClaimTemplate is for a channel of multi-node NVLink. The controller
+            knows the nodes with a free channel before the claim is allocated.
+        has_too_many: Returns whether a pod's rules concern more pods than the controller looks at.
+        class_of_existing: Returns the StorageClass if the pod needs an existing volume of the class, such as a local
+            disk; else an empty text.
     """
     return (
         _claims(pod, is_known_claim, is_known_template)
@@ -76,7 +78,7 @@ def _pods(pod: Pod, has_too_many: Callable[[Pod], bool]) -> Reason | None:
     if pod_rules.has_unknown_namespaces(pod):
         return _reason("the labels of namespaces, by which the pod's affinity selects pods")
     if has_too_many(pod):
-        return _reason("where so many pods are as the pod's affinity and topology spread are about")
+        return _reason("on which nodes the many pods are that the pod's affinity and topology spread select")
     return None
 
 
@@ -89,4 +91,4 @@ def _volumes(pod: Pod, class_of_existing: str) -> Reason | None:
 
 
 def _reason(what: str) -> Reason:
-    return Reason(Cause.SCHEDULER, f"only the scheduler knows {what}")
+    return Reason(Cause.SCHEDULER, f"Only the scheduler knows {what}.")

@@ -1,6 +1,7 @@
-"""Where the volumes of waiting pods are: a pod is narrowed to a few nodes for good, so that is known before.
+"""The nodes that can reach the volumes of waiting pods.
 
-Claims of storage are read when a waiting pod of ours names one. Nothing is kept of all others.
+The controller must know them before it narrows a pod to a few nodes for good. PersistentVolumeClaims are read when a
+waiting pod of this driver names one. No others are kept.
 """
 
 from __future__ import annotations
@@ -42,21 +43,23 @@ _PLACES: Final = (_ZONE, _REGION, *_GENERAL)
 
 
 class Unbound(msgspec.Struct, frozen=True):
-    """A claim without which no pod can start yet; its volume may come to be anywhere.
+    """A PersistentVolumeClaim that is not bound. Its pods cannot start yet, and its volume may be made anywhere.
 
     Attributes:
-        reason: What a pod waits for.
+        reason: The reason that waiting pods show.
     """
 
     reason: Reason
 
 
 class Existing(msgspec.Struct, frozen=True):
-    """A claim that gets a volume which exists already, such as a local disk. Only the scheduler knows the free ones.
+    """A PersistentVolumeClaim that needs an existing volume, such as a local disk.
+
+    Only the scheduler knows which volumes of the class are free.
 
     Attributes:
         storage_class: The class of the volumes.
-        where: Where volumes of the class can be at all.
+        where: The nodes that can reach any volume of the class.
     """
 
     storage_class: str
@@ -67,7 +70,7 @@ Found: TypeAlias = Where | Unbound | Existing
 
 
 class Volumes:
-    """Claims of storage by the waiting pods of ours that name them, and where those are that were read."""
+    """The PersistentVolumeClaims that waiting pods name, with the nodes that can reach their volumes."""
 
     def __init__(self) -> None:
         self._known: dict[Key, Found] = {}  # by volume claim: where its volume is, as far as that was read
@@ -75,7 +78,7 @@ class Volumes:
         self._same: dict[Where, Where] = {}  # thousands of volumes are in a few places
 
     def pod_changed(self, key: Key, old: Pod | None, new: Pod | None) -> None:
-        """Update which volumes' claims waiting pods name, by a pod's old and new state."""
+        """Update which PersistentVolumeClaims waiting pods name, from a pod's old and new state."""
         before, after = _named(old), _named(new)
         if before == after:
             return
@@ -91,7 +94,14 @@ class Volumes:
             self._same.clear()
 
     def read(self, claim: Key, found: Found | None) -> bool:
-        """Note where a claim's volume is, None if that could not be read. Returns whether a pod has news."""
+        """Record which nodes can reach the volume of a PersistentVolumeClaim.
+
+        ``found`` has conditions on the nodes, or says that there is no volume yet. It is None if the API server did not
+        answer.
+
+        Returns:
+            Whether the result differs from the last one, and a waiting pod names the claim.
+        """
         known = self._known.get(claim)
         if found is None:  # holds up no pod: the scheduler knows it
             found = () if known is None else known
@@ -101,40 +111,52 @@ class Volumes:
         return True
 
     def pods(self, claim: Key) -> Set[Key] | None:
-        """Return the waiting pods that name a claim of a volume, None for none."""
+        """Return the waiting pods that name a PersistentVolumeClaim; None if there are none."""
         return self._named_by.get(claim)
 
     def of(self, pod: Pod) -> Where:
-        """Return where all volumes of a waiting pod are, as far as known: sorted, each once."""
+        """Return the node terms (conditions on nodes) of a waiting pod's volumes, sorted, each once.
+
+        A volume that has not been read yet has no terms.
+        """
         return together(self._known.get(claim, ()) for claim in _named(pod))
 
     def unread_of(self, pod: Pod) -> list[Key]:
-        """Return those claims of a waiting pod's volumes that have to be read."""
+        """Return the PersistentVolumeClaims of a waiting pod that have not been read."""
         return [claim for claim in _named(pod) if claim not in self._known]
 
     def lacking_of(self, pod: Pod) -> Reason | None:
-        """Return without which volume's claim a waiting pod cannot start yet."""
+        """Return the reason why a volume claim keeps a waiting pod from starting; None if none does."""
         answers = (self._known.get(claim) for claim in _named(pod))
         return next((answer.reason for answer in answers if isinstance(answer, Unbound)), None)
 
     def existing_of(self, pod: Pod) -> str:
-        """Return a StorageClass of whose existing volumes a waiting pod needs one; empty for none."""
+        """Return the StorageClass if a waiting pod needs an existing volume of the class; else an empty text.
+
+        An example of an existing volume is a local disk.
+        """
         answers = (self._known.get(claim) for claim in _named(pod))
         return next((answer.storage_class for answer in answers if isinstance(answer, Existing)), "")
 
     def named(self) -> list[Key]:
-        """Return all claims of volumes that waiting pods name."""
+        """Return all PersistentVolumeClaims that waiting pods name."""
         return list(self._named_by)
 
 
 class VolumeReader:
-    """Reads claims of storage, and again at growing pauses for as long as a pod waits: they are bound meanwhile.
+    """Reads PersistentVolumeClaims, again at growing pauses while a pod waits for them.
 
-    What is read again never stands before what somebody waits for.
+    It reads a claim again because the claim may have been bound since. A repeated read never delays a first read.
     """
 
     def __init__(self, client: Client, volumes: Volumes, news: Callable[[Key, Found | None], None]) -> None:
-        """``news`` takes in where a claim's volume is, as ``Volumes.read`` does."""
+        """Make an object that has read no claims yet.
+
+        Args:
+            client: The API server's client.
+            volumes: The PersistentVolumeClaims that waiting pods name.
+            news: Called with each claim that was read, and the result, as ``Volumes.read`` takes them.
+        """
         self._client = client
         self._volumes = volumes
         self._news = news
@@ -143,18 +165,21 @@ class VolumeReader:
         self._again = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
     def want(self, claim: Key) -> None:
-        """Have a claim of a volume read now; the pods that name it are looked at again then."""
+        """Request that a PersistentVolumeClaim is read soon.
+
+        ``news``, the function given to the constructor, is called with the result.
+        """
         self._again.done(claim)
         self._first.put(claim)
 
     async def run(self) -> None:
-        """Read the claims of volumes that are wanted until cancelled."""
+        """Read the requested PersistentVolumeClaims until cancelled."""
         async with asyncio.TaskGroup() as group:
             for rounds in (self._first, self._again):
                 group.create_task(rounds.run())
 
     async def read(self) -> None:
-        """Read all claims that waiting pods name, pauses or not."""
+        """Read all PersistentVolumeClaims that waiting pods name once, without pauses."""
         for claim in self._volumes.named():
             self._news(claim, await self._find(claim))
 
@@ -169,39 +194,62 @@ class VolumeReader:
         self._again.fail(claim)  # is looked at again after a pause
 
     async def _find(self, claim: Key) -> Found | None:
-        """Return where a claim's volume is; None where that cannot be read, or not soon."""
+        """Return the conditions on nodes for the volume of a PersistentVolumeClaim.
+
+        The result can also say that there is no volume yet. None if the API server refuses or is too slow.
+        """
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await locate(self._client, claim)
         except TimeoutError:
-            logger.warning("where the volume of %s/%s is: no answer in %g s; going on without", *claim, ANSWER_S)
+            logger.warning(
+                "PersistentVolumeClaim %s/%s: the API server did not show its volume within %g s. The "
+                "controller decides without the place of the volume.",
+                *claim,
+                ANSWER_S,
+            )
         except (ApiError, Unreachable) as error:
             if not (isinstance(error, ApiError) and error.forbidden):
-                logger.warning("where the volume of %s/%s is cannot be read: %s; going on without", *claim, error)
+                logger.warning(
+                    "PersistentVolumeClaim %s/%s: its volume cannot be read: %s. The controller decides "
+                    "without the place of the volume.",
+                    *claim,
+                    error,
+                )
             elif not self._forbidden:
                 self._forbidden = True
-                logger.warning("volumes may not be read (%s): the scheduler alone knows where they are", error)
+                logger.warning(
+                    "The controller is not allowed to read volumes: %s. Only kube-scheduler considers where "
+                    "volumes are.",
+                    error,
+                )
         return None
 
 
 def together(found: Iterable[Found]) -> Where:
-    """Return where several volumes are, those that have a place: sorted, each once."""
+    """Return the conditions on nodes of several volumes in one list.
+
+    ``found`` has what was read of each PersistentVolumeClaim. The list is sorted and has each condition once. A claim
+    that is not bound adds none.
+    """
     places = [each.where if isinstance(each, Existing) else each for each in found if not isinstance(each, Unbound)]
     return tuple(sorted({terms for where in places for terms in where}))
 
 
 async def locate(client: Client, claim: Key) -> Found:
-    """Return where the volume of a claim is, or can be made while it waits for the node of a pod.
+    """Return the conditions on nodes that can reach the volume of a PersistentVolumeClaim.
+
+    If the claim has no volume yet, the result says where the volume can be created for a pod.
 
     Raises:
-        ApiError: The server does not let us read it, or it cannot be read.
+        ApiError: The server forbids the read, or the object cannot be read.
         Unreachable: The server does not answer.
     """
     namespace, name = claim
-    told = f"waits for PersistentVolumeClaim {shown(name)}"
+    told = f"Waiting for PersistentVolumeClaim {shown(name)}"
     stored = await _there(client.get(PERSISTENT_VOLUME_CLAIMS, name, namespace=namespace, type=PersistentVolumeClaim))
     if stored is None:
-        return Unbound(Reason(Cause.STORAGE, f"{told}, which is not there; create it in its namespace"))
+        return Unbound(Reason(Cause.STORAGE, f"{told}, which does not exist. Create it in the pod's namespace."))
     spec = stored.spec
     if stored.status.phase == "Bound" and spec.volume_name:
         volume = await _there(client.get(PERSISTENT_VOLUMES, spec.volume_name, type=PersistentVolume))
@@ -213,11 +261,11 @@ async def locate(client: Client, claim: Key) -> Found:
         if kind is not None and kind.volume_binding_mode == "WaitForFirstConsumer":
             where = allowed_by(kind)
             return Existing(spec.storage_class_name, where) if kind.provisioner == _NO_PROVISIONER else where
-    return Unbound(Reason(Cause.STORAGE, f"{told}, which is not bound to a volume yet"))
+    return Unbound(Reason(Cause.STORAGE, f"{told}, which is not bound to a volume yet."))
 
 
 async def _there(answer: Awaitable[T]) -> T | None:
-    """Return an object, None where there is none."""
+    """Return the object in the API server's answer; None if the object does not exist."""
     try:
         return await answer
     except ApiError as error:
@@ -227,9 +275,10 @@ async def _there(answer: Awaitable[T]) -> T | None:
 
 
 def allowed_by(kind: StorageClass) -> Where:
-    """Return what nodes must have so that a volume of a class can be made for a pod on them.
+    """Return the conditions on nodes where a volume of a StorageClass can be created.
 
-    One term must hold, and an empty term holds nowhere (``MatchTopologySelectorTerms``, Kubernetes 1.35).
+    ``kind`` is the StorageClass. A node must match one of these conditions (terms), and an empty term matches no node
+    (``MatchTopologySelectorTerms``, Kubernetes 1.35).
     """
     terms = [
         Term(tuple((e.key, "In", tuple(e.values)) for e in term.match_label_expressions), ())
@@ -240,10 +289,11 @@ def allowed_by(kind: StorageClass) -> Where:
 
 
 def where_of(volume: PersistentVolume) -> Where:
-    """Return what nodes must have to reach a volume, by its node affinity and its labels.
+    """Return the conditions on nodes for a volume, from its node affinity and its labels.
 
-    One term must hold of each entry. The labels count as for the scheduler's plugin VolumeZone (volume_zone.go,
-    Kubernetes 1.36): a node must have one of their values, unless it has no label of any zone or region.
+    Each entry of the result has several terms. A node can reach the volume if it matches one term of each entry. The
+    labels count as for the scheduler's plugin VolumeZone (volume_zone.go, Kubernetes 1.36): a node must have one of
+    their values, unless it has no label of any zone or region.
     """
     affinity = volume.spec.node_affinity
     required = None if affinity is None else affinity.required
@@ -261,10 +311,11 @@ def where_of(volume: PersistentVolume) -> Where:
 
 
 def _affinity(required: NodeSelector) -> list[Terms]:
-    """Return the terms of a volume's node affinity, in a list; an empty one where they restrict nothing for sure.
+    """Return the terms of a volume's node affinity as a list; empty if they are not evaluated here.
 
-    The scheduler asks them about a node's labels alone (``volume.CheckNodeAffinity``), and writes the older names of
-    zones and regions anew for volumes that a CSI driver has taken over (``tryTranslatePVToCSI``), each in its own way.
+    The scheduler compares the terms with a node's labels only (``volume.CheckNodeAffinity``). Terms of volumes that a
+    CSI driver has taken over are not evaluated here: the scheduler rewrites the older zone and region labels in them
+    (``tryTranslatePVToCSI``), for each driver in its own way.
     """
     terms = required.node_selector_terms
     by_field = any(term.match_fields and not term.match_expressions for term in terms)
@@ -275,12 +326,12 @@ def _affinity(required: NodeSelector) -> list[Terms]:
 
 
 def claims_of(pod: Pod) -> tuple[Key, ...]:
-    """Return the claims of volumes that a pod names, each once."""
+    """Return the PersistentVolumeClaims that a pod names, each once, 16 at most."""
     return tuple((pod.metadata.namespace, name) for name in _claim_names(pod)[:MOST_CLAIMS])
 
 
 def has_more_claims(pod: Pod) -> bool:
-    """Return whether a pod names more claims of volumes than the controller looks at."""
+    """Return whether a pod names more PersistentVolumeClaims than the controller looks at."""
     return len(pod.spec.volumes) > MOST_CLAIMS and len(_claim_names(pod)) > MOST_CLAIMS
 
 
@@ -295,7 +346,7 @@ def _claim_names(pod: Pod) -> list[str]:
 
 
 def _named(pod: Pod | None) -> tuple[Key, ...]:
-    """Return the claims of storage that a pod waits with."""
+    """Return the PersistentVolumeClaims that a waiting pod names; empty for any other pod."""
     if pod is None or not pod.placed or pod.spec.node_name or pod.finished:
         return ()
     return claims_of(pod)

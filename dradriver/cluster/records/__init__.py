@@ -1,10 +1,10 @@
-"""What the cluster cache keeps of each object.
+"""The fields that the cluster cache keeps of each object.
 
 records        claims, nodes, device classes and templates
-pod_records    pods: ours whole, of others what they use
+pod_records    pods: all of this driver's pods, and what foreign pods use
 slice_records  slices, and the machines that they describe
-devices        what a device says: which GPU, and in which fractions
+devices        a device of a slice: its GPU, and the fractions it can be divided into
 object_versions  which of two states of an object is newer
-placement      a decision, by identity
-templates      templates, and specs of those that waiting pods name
+placement      a placement decision, with GPUs by uuid
+templates      templates, and the specs of those that waiting pods name
 """

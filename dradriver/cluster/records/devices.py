@@ -1,4 +1,4 @@
-"""What a device of a slice says: which GPU it is or is a part of, and how that may be had in parts."""
+"""Reads the devices of a ResourceSlice: the GPU or fraction that a device stands for, and how it can be divided."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _ADDRESS: Final = "pci/"  # before a bus id: a GPU that is passed through to a v
 
 
 class PartsOf(msgspec.Struct, frozen=True, kw_only=True):
-    """How a device may be had in parts.
+    """How a device can be allocated in fractions.
 
     Attributes:
-        shared: In shares.
-        sliced: In MIG slices, made where they are wanted.
-        only: Never whole.
-        exclusive: Its parts are of one namespace at a time.
-        memory_mib: How much memory its shares together may have; 0 where that is not said.
-        equal: In how many equal shares it is had; 0 for shares of any size.
+        shared: Whether shares of it can be allocated.
+        sliced: Whether MIG slices of it can be allocated, which are created on demand.
+        only: Whether it cannot be allocated as a whole.
+        exclusive: Whether its fractions are for one namespace at a time.
+        memory_mib: The memory that its shares can have together, in MiB; 0 if it is not published.
+        equal: The number of equal shares that it is divided into; 0 for shares of any size.
     """
 
     shared: bool
@@ -44,8 +44,9 @@ class OwnSlice(msgspec.Struct, frozen=True):
     """A MIG slice that is a device of its own.
 
     Attributes:
-        counted: It is one of a GPU's placements, which share counters; else an instance that is there already.
-        exclusive: All slices of its GPU are of one namespace at a time.
+        counted: Whether it is only a possible placement, for which counters of its GPU must have room; else it is an
+            existing instance.
+        exclusive: Whether all slices of its GPU are for one namespace at a time.
     """
 
     counted: bool
@@ -53,14 +54,15 @@ class OwnSlice(msgspec.Struct, frozen=True):
 
 
 def is_gpu(device: Device, ledger: Ledger) -> bool:
-    """Return whether another driver's device is a GPU, and no part of one."""
+    """Return whether another driver's device is a whole GPU. ``ledger`` describes that driver."""
     return device.text("type") == ledger.gpu_type and device.text(ledger.identity_key) != ""
 
 
 def identity(device: Device, ledger: Ledger) -> str:
-    """Return which GPU another driver's device is or is a part of, for ``gpu_names``; empty if it does not say.
+    """Return the identity of the GPU behind another driver's device: uuid or PCI address.
 
-    That is the uuid or, of a device without its GPU's, ``pci/`` and the bus id.
+    The PCI address, ``pci/`` and the bus id, is used if the device does not have its GPU's uuid. The result is empty if
+    it has neither. ``gpu_names`` translates it into our device name. ``ledger`` describes the other driver.
     """
     if is_gpu(device, ledger) and not ledger.by_address:
         return device.text(ledger.identity_key)
@@ -69,11 +71,14 @@ def identity(device: Device, ledger: Ledger) -> str:
 
 
 def gpu_names(said: Mapping[str, str], machine: Machine | None) -> dict[str, str]:
-    """Return our device names of the GPUs that another driver's devices are or are parts of.
+    """Return our own device name of the GPU behind each device of another driver.
 
     Args:
-        said: The ``identity`` of each, by its name.
-        machine: The machine that they are in, None where it is not known.
+        said: What ``identity`` returned for each device, by the other driver's device name.
+        machine: The machine with these devices; None if it is not known.
+
+    Returns:
+        Our device names by the other driver's device names.
     """
     addresses = {} if machine is None else {f"{_ADDRESS}{gpu.pci}": gpu.uuid for gpu in machine.gpus if gpu.pci}
     return {
@@ -84,7 +89,7 @@ def gpu_names(said: Mapping[str, str], machine: Machine | None) -> dict[str, str
 
 
 def parts_of(device: Device) -> PartsOf | None:
-    """Return how a device may be had in parts; None for one that one claim has for itself."""
+    """Return how a device can be allocated in fractions; None if it is allocated only as a whole."""
     if not device.allow_multiple_allocations:
         return None
     equal = device.number("equalShares") or 0
@@ -102,14 +107,17 @@ _OWN_SLICES: Final = [[OwnSlice(counted, exclusive) for exclusive in (False, Tru
 
 
 def own_slice(device: Device) -> OwnSlice | None:
-    """Return which MIG slice a device is; None for any other."""
+    """Return the kind of MIG slice that a device is; None for any other device."""
     if device.text("type") != "mig" or device.allow_multiple_allocations:
         return None
     return _OWN_SLICES[bool(device.consumes_counters)][device.text("exclusiveTo") == "namespace"]
 
 
 def slice_words(device: Device) -> str:
-    """Return a MIG slice in the words of pods, ``1g.10gb@6``; empty for any other device."""
+    """Return a MIG slice as text in the form of pod annotations, such as ``1g.10gb@6``.
+
+    Empty for any device that is not a MIG slice.
+    """
     profile, start = device.text("profile"), device.number("placement")
     return f"{profile}@{start}" if profile and start is not None else ""
 

@@ -1,4 +1,7 @@
-"""A decision by identity: nothing in it has to be looked up again, whatever happens until it is written."""
+"""A placement decision: the node and the GPUs that were chosen for a pod.
+
+The decision names GPUs by uuid. So it stays valid if the GPUs' numbers change before the decision is written.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,24 @@ from dradriver.api.claims.preemption_note import Preempts
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a pod goes.
+    """The node and the GPUs that were chosen for a pod.
 
     Attributes:
-        choice: What was chosen, with the node and the machine's numbers of that time.
-        hostnames: The pod's nodes, of a pod alone the chosen one first: ``kubernetes.io/hostname`` labels by node name.
-            Empty for a pod that is not confined to nodes (``PlacementRequest.open``).
-        uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
-        addresses: The chosen GPUs' addresses on the PCI bus by uuid, where that is what tells them apart.
-        compute: Compute slices of the node's MIG profiles, by the profile's name; none where nothing asks for them.
-        placed: Uuids of the node's GPUs whose MIG slices are devices of their own; none where nothing asks for slices.
-        texts: What is written on the pod; None for what is taken away.
-        joins: The uid of the claim of others that the pod is to share; empty where one is to be created.
-        planned: The plan of its gang; None for a pod alone.
-        seat: Whether its claim asks for a seat, so that the pod is bound only with all others of its gang.
-        preempts: Which pods have to end for it first; None for none.
-        nics: PCI addresses of the NICs that it gets beside, by the claim's requests.
+        choice: The chosen GPUs, with the node and the machine's GPU numbers at that time.
+        hostnames: The nodes that the pod is narrowed to, as ``kubernetes.io/hostname`` labels by node name. For a
+            single pod the chosen node is first. Empty if the pod is not narrowed (``PlacementRequest.open``).
+        uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their fractions.
+        addresses: The PCI addresses of the chosen GPUs by uuid, if the allocating driver names GPUs by address.
+        compute: Compute slices of the node's MIG profiles, by profile name; empty if no MIG slices are requested.
+        placed: Uuids of the node's GPUs whose MIG slices are devices of their own; empty if no MIG slices are
+            requested.
+        texts: The annotations to write on the pod; the value None removes an annotation.
+        joins: The uid of an existing claim that this pod is to share with other pods; empty if a claim is to be
+            created.
+        planned: The plan of its gang; None for a single pod.
+        seat: Whether its claim requests a gang barrier device, so that the pod is bound only together with its gang.
+        preempts: The pods that must end before the pod can start; None for none.
+        nics: PCI addresses of the NICs that the pod gets in addition to GPUs, by the claim's requests.
     """
 
     choice: Choice | PartChoice
@@ -44,10 +49,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def node(self) -> str:
-        """Return the node of the placement."""
+        """Return the name of the node that was chosen."""
         return self.choice.node
 
     @property
     def taken(self) -> dict[Device, Usage]:
-        """Return what the placement takes of each chosen GPU's device."""
+        """Return the devices that the placement uses, with the fraction of each."""
         return taken_of(self.choice, self.uuids)

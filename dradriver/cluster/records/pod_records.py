@@ -1,7 +1,9 @@
-"""Pods as the controller keeps them: ours as a whole, of any other only what it takes from its node.
+"""The records that the controller keeps of pods.
 
-A cluster can have 150,000 pods that are none of our business, and their annotations can be 256 KiB each. So nothing of
-a foreign pod is built that is not kept, and what alike pods share is kept once.
+This driver's pods are kept whole. Of a foreign pod only its node, resources, host ports and labels are kept.
+
+A cluster can have 150,000 foreign pods, and their annotations can be 256 KiB each. So only the fields to keep are
+decoded, and equal values of several pods are stored once.
 """
 
 from __future__ import annotations
@@ -48,19 +50,19 @@ _INFEASIBLE: Final = Condition(type=PENDING, reason=INFEASIBLE)
 
 
 class Foreign(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A pod of somebody else's that runs on a node, or will.
+    """A foreign pod that is bound to a node, belongs to a PodGroup, or is placed by the scheduler alone.
 
     Attributes:
         namespace: Its namespace.
         name: Its name.
         uid: Its uid.
-        resource_version: The version that this is of.
-        node: The node that it is bound to.
-        takes: What it takes from that node, as ``capacity.request_of`` counts it, without what it takes none of. Alike
-            pods share one.
-        ports: The ports of the host that it uses there. Alike pods share one.
-        labels: Its labels as JSON, by which rules of our pods select it. Alike pods share one. Empty for none, and for
-            more than anybody has.
+        resource_version: The resource version of this state.
+        node: The node that it is bound to; empty if it is not bound.
+        takes: The resources that it uses of that node, as ``capacity.request_of`` counts them, without zeros. Equal
+            pods share one object.
+        ports: The host ports that it uses there. Equal pods share one object.
+        labels: Its labels as JSON, for the rules of other pods that select it. Equal pods share one text. Empty without
+            labels and for labels that are too long.
     """
 
     namespace: str
@@ -74,16 +76,20 @@ class Foreign(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def metadata(self) -> Foreign:
-        """Return the foreign pod itself, which has the parts of its metadata that identify it."""
+        """Return the record itself, which has the fields that identify a pod.
+
+        So code that reads ``metadata`` works for this record, too.
+        """
         return self
 
 
 class Static(Foreign, frozen=True, gc=False, kw_only=True):
-    """A pod that the scheduler alone places: a foreign one that names a template which the controller makes.
+    """A pod that the scheduler alone places: it names a template that the controller creates.
 
     Attributes:
-        note: What the webhook made of its words; empty where that is missing.
-        template: The name of the template; empty where it is not the one of this note: we make no other.
+        note: The webhook's annotation with the pod's request; empty if it is missing.
+        template: The name of the template. The controller creates only templates with a name made from ``note``; empty
+            if the pod names another one.
     """
 
     note: str
@@ -91,7 +97,7 @@ class Static(Foreign, frozen=True, gc=False, kw_only=True):
 
 
 class Grouped(Foreign, frozen=True, gc=False, kw_only=True):
-    """A foreign pod of a PodGroup, bound or not: the group's number of pods counts it.
+    """A foreign pod of a PodGroup, bound or not. It counts towards the size of the group.
 
     Attributes:
         group: The PodGroup's name.
@@ -104,8 +110,8 @@ def read(data: msgspec.Raw) -> Pod | Foreign | None:
     """Return the record that the cache keeps of a pod's JSON; None if it keeps none.
 
     - A pod that the controller places (it has our label) is a ``Pod``: its labels, and the annotations and environment
-      variables that are looked at.
-    - Any other pod is kept, as a ``Foreign``, only while it runs on a node, is placed by the scheduler alone
+      variables that the controller reads.
+    - Any other pod is a ``Foreign``. It is kept only while it runs on a node, is placed by the scheduler alone
       (``Static``), or belongs to a PodGroup (``Grouped``).
 
     Raises:
@@ -177,7 +183,10 @@ def _whole(data: msgspec.Raw) -> Pod:
 
 
 def _news(statuses: list[ContainerStatus], containers: list[Container]) -> list[ContainerStatus]:
-    """Return the statuses of containers that are being resized; those of all others say what the containers do."""
+    """Return the statuses of the containers whose resources differ from what they request.
+
+    These containers are being resized. The status of any other container says nothing new, so it is not kept.
+    """
     asked = {container.name: container.resources.requests for container in containers}
 
     def is_news(status: ContainerStatus) -> bool:
@@ -189,12 +198,15 @@ def _news(statuses: list[ContainerStatus], containers: list[Container]) -> list[
 
 
 def _kept(key: str, value: str) -> bool:
-    """Return whether an annotation is looked at: a note of ours, or what a pod's maker says of its gang."""
+    """Return whether the cache keeps an annotation with this key and value.
+
+    It keeps annotations of this driver, and those that describe the pod's gang.
+    """
     return key.startswith(names.PREFIX) or (key.startswith(gang_owners.SAID) and len(value) <= gang_owners.LONGEST)
 
 
 def _lean(container: Container) -> Container:
-    """Return a container with those of its variables and ports that are looked at."""
+    """Return a container with only the environment variables and ports that the controller reads."""
     if not (container.env or container.ports):
         return container
     env = [v for v in container.env if v.name.startswith(KEEP)]
@@ -265,13 +277,19 @@ _Resources = tuple[bytes, bytes, bytes, str | None]
 
 
 def _labels(data: bytes) -> str:
-    """Return the labels of a foreign pod as JSON; empty without any, and for more than are kept."""
+    """Return the labels of a foreign pod (one that is not this driver's) as JSON.
+
+    ``data`` are the labels in the pod's JSON. The result is empty if there are none, or if they are too long.
+    """
     has_labels = data[:1] == b"{" and 2 < len(data) <= LONGEST_FOREIGN_LABELS
     return sys.intern(data.decode(errors="replace")) if has_labels else ""
 
 
 def _ports(spec: _Spec) -> tuple[HostPort, ...]:
-    """Return the host ports of a foreign pod. Few pods have any, so ports are decoded only if their text says so."""
+    """Return the host ports of a foreign pod (one that is not this driver's).
+
+    Few pods have host ports, so a pod's ports are decoded only if its JSON contains host ports.
+    """
     containers, init_containers = (
         tuple([(bytes(each.ports), each.restart_policy) for each in some if b"hostPort" in bytes(each.ports)])
         for some in (spec.containers, spec.init_containers)

@@ -1,6 +1,6 @@
-"""What the controller keeps of objects: claims, nodes, classes and templates, without what no decision is made from.
+"""The records that the controller keeps of claims, nodes, classes and templates.
 
-Annotations and labels of other people's objects can be 256 KiB each; nothing of them is kept.
+They contain only what decisions need. Annotations and labels of foreign objects, up to 256 KiB each, are not kept.
 """
 
 from __future__ import annotations
@@ -40,27 +40,30 @@ MOST_TERMS: Final = 200  # and expressions and values, of one allocation; the sc
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A claim.
+    """The record of a claim.
 
     Attributes:
-        metadata: Without labels and annotations.
-        handed_over: A digest of what the controller wrote it from, without a pin, for the scheduler to fill; empty of
-            any other claim.
-        ours: Whether the controller wrote it: it has our label and choice, which an admission policy keeps others from.
-        owners: Name and uid of the pod that controls it, or of all that share it.
-        pin: What it is pinned to; None where it is not ours, or damaged.
-        devices: What the scheduler gave it of this driver; None while it is not allocated.
-        preempts: Which pods have to end for it; None for none.
-        allocated_at: When, as the API writes times; empty where that is not said.
-        users: Uids of those it is reserved for.
-        set: What it was chosen for, if pods share it that ask for the same; None where it is one pod's.
-        planned: What it says of the plan of its pod's gang; None where it was made for a pod alone.
-        seat: The gang barrier device (seat) that it was allocated; None for none.
-        idle: That all it was given does nothing, as its node's agent says; None where it does not say so.
-        idle_end: When its pods are to be ended for that, in seconds since the epoch; None where they are not.
-        channels: The nodes whose channel of multi-node NVLink it was given.
-        nics: The NICs of other drivers that the scheduler gave it.
-        where: What nodes must have to use what it was given, if others wrote it and it is allocated; else None.
+        metadata: Metadata without labels and annotations.
+        handed_over: For a claim without a pin, which leaves the choice of devices to the scheduler, a digest of the
+            spec that was written; else empty.
+        ours: Whether the controller wrote it. Such a claim has our label and choice, which an admission policy forbids
+            to others.
+        owners: Name and uid of the pod that owns it, or of all pods that share it.
+        pin: The devices that it is pinned to; None if the claim is not ours, or damaged.
+        devices: The devices of the allocating driver that the scheduler allocated; None while it is not allocated.
+        preempts: The pods that must end before it can be allocated; None for none.
+        allocated_at: When it was allocated, in the API's time format; empty if that is not written.
+        users: Uids of the objects that it is reserved for.
+        set: The request that its GPUs were chosen for, if pods share it; None if it belongs to one pod.
+        planned: Its place in the plan of its pod's gang, which lists the places of all pods; None for a single pod.
+        seat: The gang barrier device that it was allocated; None for none.
+        idle: The node agent's report that all its devices are idle; None without a report.
+        idle_end: When the controller will end its pods because they are idle, in seconds since the epoch; None if it
+            will not.
+        channels: The nodes whose channel of multi-node NVLink it was allocated.
+        nics: The NICs of other drivers that the scheduler allocated to it.
+        where: For an allocated claim that the controller did not write, the conditions on nodes that can use it; else
+            None.
     """
 
     metadata: Metadata
@@ -83,12 +86,12 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def key(self) -> Key:
-        """Return the record's namespace and name of the claim."""
+        """Return the claim's namespace and name."""
         return self.metadata.namespace, self.metadata.name
 
     @property
     def uid(self) -> str:
-        """Return the record's uid of the claim; another claim may take its name."""
+        """Return the claim's uid. A later claim can have the same name, but not the same uid."""
         return self.metadata.uid
 
     @property
@@ -98,16 +101,19 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def counts(self) -> bool:
-        """Return whether the claim is ours, or was given GPUs, NICs or NVLink channels."""
+        """Return whether the cluster cache counts what the claim uses.
+
+        The claim is counted if the controller wrote it, or if GPUs, NICs or NVLink channels are allocated to it.
+        """
         return bool(self.ours or self.devices or self.channels or self.nics)
 
     @property
     def has_nics(self) -> bool:
-        """Return whether the claim was given NICs, or is pinned to some."""
+        """Return whether the claim was allocated NICs, or is pinned to some."""
         return bool(self.nics or (self.pin is not None and self.pin.nics))
 
     def owned_by(self, uid: str) -> bool:
-        """Return whether the pod of this uid controls the recorded claim, or is one of those that share it."""
+        """Return whether the pod with this uid owns or shares the claim."""
         return any(owner[1] == uid for owner in self.owners)
 
 
@@ -142,7 +148,11 @@ def claim_record(claim: Claim) -> ClaimRecord:
 
 
 def _where(allocation: Allocation) -> Where:
-    """Return what nodes must have to use what a claim was given; empty if all nodes can use it."""
+    """Return the conditions on nodes that can use the devices of an allocation.
+
+    They are empty if all nodes can, or if there are too many conditions to evaluate here. In the second case only the
+    scheduler evaluates them.
+    """
     selector = allocation.node_selector
     return () if selector is None or size_of(selector) > MOST_TERMS else _shared((terms_of(selector),))
 
@@ -153,11 +163,14 @@ def _shared(where: Where) -> Where:
 
 
 def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
-    """Return the record of a claim; None if it holds nothing that counts and no pod of ours can wait for it.
+    """Return the record that the cluster cache keeps of a claim, or None.
+
+    A claim is kept in two cases. Devices that the cluster cache counts are allocated to it, or a pod of this driver can
+    wait for it.
 
     Raises:
-        PartlyRead: Not all of it can be read: what it was given may be known all the same.
-        BadJson: It is no claim.
+        PartlyRead: Some fields cannot be read. The error has the record of the others.
+        BadJson: The JSON is not a claim.
     """
     return codec.decode_part(data, Claim, _kept)
 
@@ -170,10 +183,12 @@ def _kept(claim: Claim) -> ClaimRecord | None:
 
 
 def read_node(data: msgspec.Raw) -> Node:
-    """Return a node with the annotation that says when it goes, and no other; what labels have in common is kept once.
+    """Return a node without its annotations, except the annotation with its maintenance time.
+
+    Equal label texts are stored once.
 
     Raises:
-        BadJson: It is no node.
+        BadJson: The JSON is not a node.
     """
     node: Node = codec.decode(data, Node)
     labels = {sys.intern(key): sys.intern(value) for key, value in node.metadata.labels.items()}
@@ -184,10 +199,12 @@ def read_node(data: msgspec.Raw) -> Node:
 
 
 class ChannelSlice(msgspec.Struct, frozen=True):
-    """A slice that offers a node's channel of multi-node NVLink.
+    """A ResourceSlice that offers a node's channel of multi-node NVLink.
+
+    A job needs the channel of each of its nodes to use NVLink between nodes.
 
     Attributes:
-        metadata: Without labels and annotations.
+        metadata: Metadata without labels and annotations.
         node: The node.
     """
 
@@ -196,10 +213,12 @@ class ChannelSlice(msgspec.Struct, frozen=True):
 
 
 def read_channels(data: msgspec.Raw) -> ChannelSlice | None:
-    """Return the record of a slice with multi-node NVLink channels; None for one without a channel.
+    """Return the record of a ResourceSlice with a node's channel of multi-node NVLink.
+
+    None for any other slice.
 
     Raises:
-        BadJson: It is no slice.
+        BadJson: The JSON is not a slice.
     """
     piece: ResourceSlice = codec.decode(data, ResourceSlice)
     node = compute_domains.node_of(piece)
@@ -207,12 +226,12 @@ def read_channels(data: msgspec.Raw) -> ChannelSlice | None:
 
 
 class DeviceClass(msgspec.Struct, frozen=True):
-    """A device class.
+    """The fields that the cluster cache keeps of a DeviceClass.
 
     Attributes:
-        metadata: Without labels and annotations.
-        resources: The extended resources that claims of it serve: they are in no node's allocatable (KEP-5004).
-        selectors: What a device of it is, as CEL expressions.
+        metadata: Metadata without labels and annotations.
+        resources: The extended resources that the class serves. No node lists them as allocatable (KEP-5004).
+        selectors: The CEL expressions that a device of the class must fulfil.
     """
 
     metadata: Metadata
@@ -239,10 +258,10 @@ class _RawClass(msgspec.Struct):
 
 
 def read_class(data: msgspec.Raw) -> DeviceClass:
-    """Return the record that is kept of a device class.
+    """Return the fields that the cluster cache keeps of a DeviceClass.
 
     Raises:
-        BadJson: It is no device class.
+        BadJson: The JSON is not a device class.
     """
     raw: _RawClass = codec.decode(data, _RawClass)
     resources = {f"deviceclass.resource.kubernetes.io/{raw.metadata.name}", raw.spec.extended_resource_name}
@@ -256,10 +275,10 @@ class _RawTemplate(msgspec.Struct):
 
 
 def read_template(data: msgspec.Raw) -> Template:
-    """Return a ResourceClaimTemplate with its spec, for a pod that names it.
+    """Return a ResourceClaimTemplate with its spec, for a pod that names it. A spec that is too long is left empty.
 
     Raises:
-        BadJson: It is no template.
+        BadJson: The JSON is not a template.
     """
     raw: _RawTemplate = codec.decode(data, _RawTemplate)
     short = len(memoryview(raw.spec)) <= claim_templates.LONGEST
@@ -267,10 +286,10 @@ def read_template(data: msgspec.Raw) -> Template:
 
 
 def known_template(data: msgspec.Raw) -> Template:
-    """Return the record of a ResourceClaimTemplate: not its spec, which hardly any pod of ours needs.
+    """Return the record of a ResourceClaimTemplate without its spec, which few pods need.
 
     Raises:
-        BadJson: It is no template.
+        BadJson: The JSON is not a template.
     """
     return _known(codec.decode(data, _RawTemplate))
 

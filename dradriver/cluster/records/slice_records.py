@@ -1,4 +1,7 @@
-"""What is kept of slices: the place of each in its pool, and of those with GPUs what they offer and their machine."""
+"""The records that the cluster cache keeps of ResourceSlices.
+
+A record has the slice's position in its pool. For a slice with GPUs it also has the offered devices and the machine.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +26,23 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.identifiers import is_identity, is_mig_uuid
 from dradriver.topology.machine import Gpu, Machine
 
-_HELD: Final = names.PREFIX + "held"  # the taint of a healthy GPU: it has processes that no claim accounts for
+MODE_CHANGES: Final = names.PREFIX + "mode-changes"
+"""The taint of a GPU whose mode the node agent is about to change, which is no fault."""
 _MOST_TEXT: Final = 96 << 10  # 16 GPUs with all that there is to say of each have half of it; takes 20 ms
 _PLACEHOLDER: Final = "-stand-in-"
 _UUID: Final = re.compile(r'(?<="uuid":")[^"\\]{1,63}(?=")|(?<=[0-9],")MIG-[0-9a-z/-]{1,59}(?=")')
 
 
 class PoolSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A slice of whatever driver, as a part of its pool.
+    """A ResourceSlice of any driver, with its position in its pool.
 
     Attributes:
-        metadata: Without labels and annotations.
-        driver: Whose it is.
-        pool: Its pool.
-        node: Its node.
-        generation: The pool's generation that it belongs to.
-        count: How many slices that generation has.
+        metadata: Metadata without labels and annotations.
+        driver: The driver that publishes it.
+        pool: The name of its pool.
+        node: The name of its node.
+        generation: The generation of the pool that it belongs to. The driver raises this number with each change.
+        count: The number of slices in that generation.
     """
 
     metadata: Metadata
@@ -50,7 +54,10 @@ class PoolSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def place_in_pool(piece: ResourceSlice) -> dict[str, Any]:
-    """Return the place of a slice in its pool, as the fields of ``PoolSlice``."""
+    """Return a slice's position in its pool, as the fields of ``PoolSlice``.
+
+    Each subclass of ``PoolSlice`` is made with these fields and its own.
+    """
     return {
         "metadata": piece.metadata.bare,
         "driver": sys.intern(piece.spec.driver),
@@ -62,19 +69,22 @@ def place_in_pool(piece: ResourceSlice) -> dict[str, Any]:
 
 
 class SliceRecord(PoolSlice, frozen=True, kw_only=True, gc=False):
-    """A slice of this driver, or of the one whose devices are handed out.
+    """A ResourceSlice of GPUs: of this driver, or of another driver that allocates GPUs.
 
     Attributes:
-        usable: Names of its devices that no taint blocks: our claims tolerate none. In the picture also of none that an
-            administrator's rule taints.
-        parts: How those of its devices may be had in parts that may, by name.
-        placed: Those of its devices that are a MIG slice each, by name.
-        machine: The machine in its annotation, or why that cannot be read; None without one.
-        lacks: What the API server lacked when it was written, by the names of ``api/slices/slice_features.py``.
-        gpus: Of another driver's slice, which GPU each device is or is a part of (``devices.identity``), by its name.
-        ill: Names of its devices that a taint blocks which says that something is wrong with them.
-        alone: Whether it describes a machine and has no device: another driver hands out that machine's GPUs, if any.
-        seats: Whether its agent prepares claims with seats.
+        usable: Names of its devices that no taint blocks; our claims tolerate no taints. In the cluster cache, devices
+            that a DeviceTaintRule taints are removed, too.
+        parts: How its divisible devices can be allocated in fractions, by device name.
+        placed: Its devices that are MIG slices, by device name.
+        machine: The machine in its annotation, or the reason why the annotation cannot be read; None without the
+            annotation.
+        lacks: Features that the API server lacked when the slice was written, named as in
+            ``api/slices/slice_features.py``.
+        gpus: For another driver's slice, the GPU of each device (``devices.identity``), by device name; else None.
+        ill: Names of its devices that are blocked by a taint for a fault.
+        alone: Whether it describes a machine and has no devices. Then another driver allocates that machine's GPUs, if
+            it has any.
+        seats: Whether its node's agent can prepare claims with gang barrier devices.
     """
 
     usable: frozenset[str]
@@ -89,16 +99,21 @@ class SliceRecord(PoolSlice, frozen=True, kw_only=True, gc=False):
 
 
 def read_slice(data: msgspec.Raw) -> SliceRecord | None:
-    """Return what is kept of a slice; None for one that neither describes a machine nor has its devices.
+    """Return the fields that the cluster cache keeps of a ResourceSlice of GPUs.
+
+    None if the slice has neither a machine nor devices of the driver that allocates GPUs.
 
     Raises:
-        BadJson: It is no slice.
+        BadJson: The JSON is not a slice.
     """
     return slice_record(codec.decode(data, ResourceSlice))
 
 
 def slice_record(piece: ResourceSlice) -> SliceRecord | None:
-    """Return what is kept of a slice that was read; see ``read_slice``."""
+    """Return the fields that the cluster cache keeps of a decoded ResourceSlice of GPUs.
+
+    None if the slice has neither a machine nor devices of the driver that allocates GPUs.
+    """
     if piece.spec.driver != OURS.driver:
         ledger = current_ledger()
         return _theirs(piece, ledger) if piece.spec.driver == ledger.driver else None
@@ -112,16 +127,17 @@ def slice_record(piece: ResourceSlice) -> SliceRecord | None:
         placed={d.name: own for d in piece.spec.devices if (own := devices.own_slice(d)) is not None},
         machine=None if text is None else _machine(text),
         lacks=frozenset(piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")) & FIELDS.keys(),
-        ill=frozenset(d.name for d in piece.spec.devices if any(t.blocks and t.key != _HELD for t in d.taints)),
+        ill=frozenset(d.name for d in piece.spec.devices if any(t.blocks and t.key != MODE_CHANGES for t in d.taints)),
         alone=resource_slices.is_machine_alone(piece),
         seats=bool(piece.spec.devices) and all(map(gang_barrier_device.known, piece.spec.devices)),
     )
 
 
 def _theirs(piece: ResourceSlice, ledger: Ledger) -> SliceRecord:
-    """Return what is kept of a slice of another driver's: which GPU each device is, and which are to be had whole.
+    """Return the record of a slice of another allocating driver, which ``ledger`` describes.
 
-    A GPU that several claims may share is not: a claim that says no amount gets one share of it.
+    Its usable devices are the GPUs that can be allocated whole. A GPU that several claims can share is not usable,
+    because a claim that requests no amount gets only one share of it.
     """
     every = [(device, devices.identity(device, ledger)) for device in piece.spec.devices]
     return SliceRecord(
@@ -140,14 +156,14 @@ def _theirs(piece: ResourceSlice, ledger: Ledger) -> SliceRecord:
 
 
 def _machine(text: str) -> Machine | str:
-    """Return the machine that a text describes, or why it cannot be read.
+    """Return the machine that a text describes, or the reason why it cannot be read.
 
-    5,000 nodes have a few kinds of machine. Machines of a kind differ only in the uuids of their GPUs and MIG
+    5,000 nodes have only a few kinds of machine. Machines of one kind differ only in the uuids of their GPUs and MIG
     instances. So the uuids are replaced by placeholders, and the text is decoded once per kind. Then the uuids are put
-    into a copy that shares all else. This takes a tenth of the time and of the memory.
+    into a copy that shares everything else. This takes a tenth of the time and of the memory.
     """
     if len(text) > _MOST_TEXT:
-        return f"its description has {len(text)} characters; at most {_MOST_TEXT} are read"
+        return f"its description has {len(text)} characters, and at most {_MOST_TEXT} are read"
     if _PLACEHOLDER in text:  # placeholders could not be told from this text
         return _decoded(text)
     uuid_of_placeholder: dict[str, str] = {}
@@ -185,7 +201,10 @@ def _with_uuids(gpu: Gpu, uuid_of_placeholder: dict[str, str]) -> Gpu:
 
 @functools.lru_cache(maxsize=64)  # 50 MB, were all of them as long as they may be
 def _decoded(text: str) -> Machine | str:
-    """Return the machine that a text describes, or why it cannot be read. The latest texts are remembered."""
+    """Return the machine that a text describes, or the reason why it cannot be read.
+
+    Results are cached, because many nodes have the same text.
+    """
     try:
         return machine_codec.decode(text)
     except TopologyError as error:

@@ -1,7 +1,8 @@
-"""What is known of ResourceClaimTemplates: that they are there, and the specs of those that pods name.
+"""ResourceClaimTemplates: which exist, and the specs of those that pods name.
 
-A pod may name others beside the one of its GPUs: of network cards, or of a channel of multi-node NVLink. No scheduler
-places it before they are there, and which nodes have what they ask for is not known before either.
+In addition to the template of its GPUs, a pod can name templates for network cards or for a channel of multi-node
+NVLink. No scheduler places the pod before these templates exist. Until then it is not known which nodes have the
+devices either.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from dradriver.reason import Cause, Reason
 
 
 class Templates:
-    """Templates, and the pods of ours by those that they name.
+    """The templates, and this driver's pods that name them.
 
-    A pod counts for the template of its GPUs while it waits, and for the others until it ends: it has their devices.
+    A pod is listed under the template of its GPUs while it waits. It is listed under its other templates until it ends,
+    because it uses their devices.
 
     Attributes:
-        known: All templates, by namespace and name; without their specs, unless whoever told of them had those.
-        nic_classes: DeviceClasses of NICs, each with its driver's word, by which the whole ones are read.
+        known: All templates, by namespace and name. A template has its spec only if it was read with the spec.
+        nic_classes: The DeviceClasses that stand for NICs, each with the short name of its driver. The requests in
+            specs are evaluated with them.
     """
 
     def __init__(self) -> None:
@@ -36,7 +39,10 @@ class Templates:
         self._named_by: dict[Key, set[Key]] = {}  # by template: the pods that name it
 
     def changed(self, key: Key, new: Template | None) -> None:
-        """Update the known ResourceClaimTemplates by what a reflector shows."""
+        """Update the template ``key`` with its new state from the reflector.
+
+        ``new`` is None if the template was deleted.
+        """
         if new is None:
             self.known.pop(key, None)
         else:
@@ -44,7 +50,7 @@ class Templates:
         self._keep(key)
 
     def read(self, key: Key, template: Template | None) -> None:
-        """Note a whole ResourceClaimTemplate that was read, None if it does not exist."""
+        """Record a template that was read with its spec; ``template`` is None if it does not exist."""
         if template is None:
             self.known.pop(key, None)
         elif key in self._named_by:
@@ -52,7 +58,7 @@ class Templates:
             self.known[key] = msgspec.structs.replace(template, spec=None)
 
     def pod_changed(self, key: Key, old: Pod | None, new: Pod | None) -> None:
-        """Update which templates pods name, by a pod's old and new state."""
+        """Update which templates pods name, from a pod's old and new state."""
         before, after = _named(old), _named(new)
         if before == after:
             return
@@ -67,11 +73,14 @@ class Templates:
                 self._keep(template)
 
     def pods(self, key: Key) -> list[Key]:
-        """Return the pods that name a template."""
+        """Return the pods that are listed under a template, because they name it."""
         return sorted(self._named_by.get(key, ()))
 
     def of(self, pod: Pod) -> Template | None:
-        """Return the whole template that a waiting pod names; None for none, or one that is not there or not read."""
+        """Return the template of a waiting pod's GPUs with its spec.
+
+        None if the pod names no template, or if the template does not exist or its spec is not read.
+        """
         key = _own(pod)
         if key is None:
             return None
@@ -79,27 +88,39 @@ class Templates:
         return None if template is None or template.spec is None else self._by_classes(template)
 
     def unread_of(self, pod: Pod) -> Key | None:
-        """Return the template that a waiting pod names if it is there and its spec has to be read."""
+        """Return the template of a waiting pod's GPUs whose spec must still be read.
+
+        None if there is nothing to read: no such template exists, or its spec is known.
+        """
         key = _own(pod)
         return key if key is not None and key in self.known and self.of(pod) is None else None
 
     def lacking_of(self, pod: Pod) -> Reason | None:
-        """Return which template, other than its GPUs' own, a pod cannot be placed without; None for none."""
+        """Return the reason why a pod waits for a missing template; None if none is missing.
+
+        The template of the pod's GPUs is not checked here.
+        """
         lacking = next((name for name in beside(pod) if (pod.metadata.namespace, name) not in self.known), None)
         return None if lacking is None else missing(lacking)
 
     def domain_of(self, pod: Pod) -> str | None:
-        """Return the ComputeDomain of the templates that a pod names, by its uid; None if they are for none."""
+        """Return the uid of the ComputeDomain whose channel a pod's templates request.
+
+        None without such a request. A ComputeDomain is NVIDIA's object for pods joined by multi-node NVLink.
+        """
         known = (self.known.get((pod.metadata.namespace, name)) for name in beside(pod))
         return next((one.domain for one in known if one is not None and one.domain is not None), None)
 
     def is_of_domain(self, template: Key) -> bool:
-        """Return whether a template is of a ComputeDomain's channels."""
+        """Return whether a template requests a channel of a ComputeDomain (multi-node NVLink)."""
         known = self.known.get(template)
         return known is not None and known.domain is not None
 
     def _keep(self, key: Key) -> None:
-        """Keep a spec, which never changes, for as long as its template is there and a pod names it."""
+        """Keep a template's spec if it exists and a pod names the template.
+
+        Otherwise the spec is dropped. A spec never changes, so it is not read again.
+        """
         known, kept = self.known.get(key), self._whole.pop(key, None)
         if known is None or key not in self._named_by:
             return
@@ -108,7 +129,11 @@ class Templates:
             self._whole[key] = self._by_classes(whole)
 
     def set_nic_classes(self, classes: Mapping[str, str]) -> list[Key]:
-        """Read templates by these NIC classes from now on. Returns those that may ask for something else now."""
+        """Set the DeviceClasses that select NICs, each with the short name of its NIC driver.
+
+        Returns:
+            The templates whose requests may be different now.
+        """
         if classes == self.nic_classes:
             return []
         self.nic_classes = classes
@@ -122,25 +147,31 @@ class Templates:
 
 
 def missing(template: str) -> Reason:
-    """Return the reason that a pod waits for its ResourceClaimTemplate."""
-    text = f"waits for ResourceClaimTemplate {shown(template)}, which is not there; create it in its namespace"
+    """Return the reason to show for a pod whose ResourceClaimTemplate is missing."""
+    text = (
+        f"Waiting for ResourceClaimTemplate {shown(template)}, which does not exist. Create it in the pod's namespace."
+    )
     return Reason(Cause.POD, text)
 
 
 def beside(pod: Pod) -> tuple[str, ...]:
-    """Return the templates that a pod names in addition to that of its GPUs."""
+    """Return the templates that a pod names in addition to its GPUs' template."""
     entries = pod.spec.resource_claims
     return tuple([e.resource_claim_template_name for e in entries if e.resource_claim_template_name
                  and e.name != names.POD_CLAIM])  # fmt: skip
 
 
 def _own(pod: Pod) -> Key | None:
-    """Return the template that a waiting pod's claim of GPUs is made by."""
+    """Return the key of the template of a waiting pod's GPUs; None for none."""
     return (pod.metadata.namespace, pod.template[1]) if pod.template is not None and _waits(pod) else None
 
 
 def _named(pod: Pod | None) -> tuple[Key, ...]:
-    """Return the templates that concern a pod: once it is bound, those beside its GPUs' own, whose channel it takes."""
+    """Return the templates whose changes concern a pod.
+
+    For a waiting pod these are all templates that it names. For a bound pod these are only its templates in addition to
+    the one of its GPUs.
+    """
     if pod is None or pod.finished:
         return ()
     own = _own(pod)

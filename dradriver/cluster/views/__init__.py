@@ -1,6 +1,8 @@
-"""What people are shown of a cluster, by ``gputopo topo --cluster``. Text stands in it as others wrote it.
+"""The views of a cluster for people, as ``gputopo topo --cluster`` shows them.
 
-gone_node_views  nodes whose agent is gone: their machine is not known, who holds their GPUs is
-holder_names     who holds a device or is promised it, as claims and their pods are named
-node_views       each node's machine, its GPUs, and who holds them
+Texts of other authors, such as the names of machines, are not escaped.
+
+gone_node_views  nodes whose agent is gone, with the users of their GPUs; the machine is not known
+holder_names     names of the claims and pods that use a device or have a tentative placement on it
+node_views       the machine of each node, its GPUs, and their users
 """

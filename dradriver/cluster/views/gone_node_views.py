@@ -1,4 +1,7 @@
-"""Nodes whose agent is gone, as users see them: their machine is not known, the pods on their GPUs are."""
+"""Views (for people) of nodes whose node agent is gone.
+
+The nodes' machines are not known, but the pods on their GPUs are.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ class GoneNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node whose agent is gone.
 
     Attributes:
-        name: The node's.
-        gpus: The devices that claims hold there, each with who holds it, in natural order.
+        name: The node's name.
+        gpus: The devices that claims use there, each with its users, in natural order.
     """
 
     name: str
@@ -30,13 +33,16 @@ class GoneNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def why(self) -> str:
-        """Return in words why a node's agent counts as gone."""
-        held = f"claims hold {len(self.gpus)} of its devices"
+        """Return a sentence for people: why the node's agent counts as gone."""
+        held = f"claims have {len(self.gpus)} of its devices"
         return f"{AGENT_GONE}: the node has no ResourceSlice of {names.DRIVER}, and {held}"
 
 
 def published(pieces: Iterable[ResourceSlice]) -> frozenset[str]:
-    """Return the nodes that have a ResourceSlice of this driver, complete or not."""
+    """Return the nodes that have a ResourceSlice of this driver in ``pieces``.
+
+    The node's set of slices need not be complete.
+    """
     return frozenset(piece.spec.pool.name for piece in pieces if piece.spec.driver == names.DRIVER)
 
 
@@ -48,7 +54,7 @@ def views(
     Args:
         pieces: Slices of any driver.
         claims: Claims of all namespaces.
-        is_node: Whether the cluster has a node of that name.
+        is_node: Returns whether the cluster has a node of that name.
     """
     has_slices = published(pieces).__contains__
     devices: dict[tuple[str, str], None] = {}

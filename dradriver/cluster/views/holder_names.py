@@ -1,4 +1,4 @@
-"""The names of the pods and claims that hold a device or are promised it, as users see them."""
+"""Names for people: the pods and claims that use a device or have a tentative placement on it."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ Where = tuple[str, str, str]
 
 
 class Hold(enum.Enum):
-    """How a claim holds a GPU."""
+    """How a claim uses a GPU: allocated, tentatively placed, or only monitored."""
 
     ALLOCATED = "allocated"  # by the scheduler
-    PROMISED = "promised"  # by our controller, until the scheduler has allocated it
+    TENTATIVE = "tentative"  # by our controller, until the scheduler has allocated it
     ADMIN = "admin"  # adminAccess, for monitoring: takes the GPU from nobody
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim and the pods that it is for.
+    """A claim that uses a GPU, with the pods that it is for.
 
     Attributes:
-        namespace: Of claim and pods.
-        claim: Name.
-        pods: Names of the pods that may use it; of a promise, the pod that waits for it.
-        hold: How it holds the GPU.
-        share: The id of the share of the GPU that it has, empty for all of it.
-        part: What part of the GPU it has, as pods are told, ``25%/20480Mi`` or ``1g.10gb@6``; empty for all of it.
+        namespace: The namespace of the claim and its pods.
+        claim: The claim's name.
+        pods: Names of the pods that may use it. For a tentative placement, the pods that wait for it.
+        hold: The way in which it uses the GPU.
+        share: The id of its share of the GPU; empty for all of it.
+        part: Its fraction of the GPU in the form of pod annotations, ``25%/20480Mi`` or ``1g.10gb@6``; empty for all of
+            it.
     """
 
     namespace: str
@@ -54,18 +55,18 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def who(self) -> str:
-        """Return the holder's name: ``namespace/pod``, or the claim if no pod uses it."""
+        """Return the user of the GPU as ``namespace/pod``, or as the claim if no pod uses it."""
         named = ", ".join(self.pods[:_MOST_PODS]) or f"{self.claim}, a claim without pod"
         more = len(self.pods) - _MOST_PODS
         return f"{self.namespace}/{named}" + (f" and {more} more" if more > 0 else "")
 
     @property
     def words(self) -> str:
-        """Return in words the name of a GPU's holder, and how it holds the GPU."""
+        """Return in words who uses the GPU, and how, such as tentatively."""
         share = self.part or (f"share {self.share}" if self.share else "")
-        marks = (["adminAccess"] if self.hold is Hold.ADMIN else []) + ([share] if share else [])
-        promised = "promised to " if self.hold is Hold.PROMISED else ""
-        return f"{promised}{self.who}" + (f" ({', '.join(marks)})" if marks else "")
+        how = {Hold.ADMIN: "adminAccess", Hold.TENTATIVE: "tentative"}.get(self.hold, "")
+        marks = ", ".join(filter(None, (how, share)))
+        return self.who + (f" ({marks})" if marks else "")
 
 
 Held = dict[str, list[tuple[str, str, Holder]]]
@@ -73,11 +74,11 @@ Held = dict[str, list[tuple[str, str, Holder]]]
 
 
 def held_by(claims: Iterable[Claim], shared: Mapping[Where, Device]) -> Held:
-    """Return the holder of each device: by allocation, else by our controller's pin.
+    """Return the users of each device: claims to which it is allocated, or which our controller pinned to it.
 
     Args:
         claims: Claims of all namespaces.
-        shared: The devices that several claims may have.
+        shared: The devices that several claims can use.
     """
     held: Held = {}
     for claim in sorted(claims, key=lambda claim: claim.key):
@@ -87,7 +88,10 @@ def held_by(claims: Iterable[Claim], shared: Mapping[Where, Device]) -> Held:
 
 
 def _holds(claim: Claim, shared: Mapping[Where, Device]) -> Iterator[tuple[Where, Holder]]:
-    """Yield the devices of a claim with the pods that hold them: those allocated, or else those that its pin names."""
+    """Yield the devices of a claim, each with the claim's pods.
+
+    An unallocated claim has the devices that the controller chose. ``shared`` has devices that several claims can use.
+    """
     pin = pins.pin(claim)
     pinned_parts = {} if pin is None else claim_builder.parts_of(pin.choice, pin.uuids)
     if claim.status.allocation is None:
@@ -113,20 +117,28 @@ def _holds(claim: Claim, shared: Mapping[Where, Device]) -> Iterator[tuple[Where
 
 
 def _pinned(claim: Claim, pin: pins.Pin | None, parts: Mapping[str, Part]) -> Iterator[tuple[Where, Holder]]:
-    """Yield the devices that our controller has chosen for the pods of a claim which is not allocated yet."""
+    """Yield the devices that our controller chose for an unallocated claim, with its waiting pods.
+
+    ``pin`` has these devices; None if there are none. ``parts`` has the fractions of the claim's requests; other
+    requests get whole GPUs.
+    """
     namespace, name = claim.key
     waiting_pods = tuple(pod for pod, _ in pins.owners(claim))
     if pin is None or not waiting_pods:
         return
     for request, uuids in pin.uuids.items():
         part = result_annotations.described(parts[request]) if request in parts else ""
-        holder = Holder(namespace=namespace, claim=name, pods=waiting_pods, hold=Hold.PROMISED, part=part)
+        holder = Holder(namespace=namespace, claim=name, pods=waiting_pods, hold=Hold.TENTATIVE, part=part)
         for uuid in uuids:
             yield (OURS.driver, pin.choice.node, resource_slices.device_name(uuid)), holder
 
 
 def _has_all_compute(result: AllocationResult, device: Device | None) -> bool:
-    """Return whether a claim has all compute of a device that claims may share."""
+    """Return whether a claim has all the compute of a device that claims can share.
+
+    Then its user is shown without a share. ``result`` is the allocation. False if ``device`` is None: only one claim
+    can use it.
+    """
     capacity = {} if device is None else device.capacity
     # Compute decides: unlike memory, no more of it is promised than the device has.
     compute = next((name for name in (names.CAPACITY_CORES, names.CAPACITY_COMPUTE_SLICES) if name in capacity), "")

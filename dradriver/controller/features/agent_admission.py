@@ -1,4 +1,7 @@
-"""Says by an Event on the node agents' DaemonSet that Pod Security forbids them in its namespace."""
+"""Writes an Event on the node agents' DaemonSet if Pod Security forbids them in their namespace.
+
+``registry`` runs it while this replica leads.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ Record = Callable[[Metadata, str], Awaitable[None]]
 
 
 def recorder(client: Client, *, instance: str) -> Record:
-    """Return what writes an Event about a DaemonSet; ``instance`` is the replica that says so."""
+    """Return the function that writes an Event about a DaemonSet.
+
+    ``instance`` is the name of this replica, which the Event shows.
+    """
     events = Recorder(client, component="gpu-topology", instance=instance)
 
     async def record(about: Metadata, message: str) -> None:
@@ -39,27 +45,27 @@ def recorder(client: Client, *, instance: str) -> Record:
 
 
 class AgentAdmission:
-    """Looks every ten minutes, while this replica leads, whether Pod Security forbids the node agents."""
+    """Checks every ten minutes, while this replica leads, whether Pod Security forbids the node agents."""
 
     def __init__(self, client: Client, *, namespace: str, daemon_set: str, record: Record | None = None) -> None:
-        """Look at nothing yet.
+        """Make a check that does nothing until ``run`` or ``look`` is called.
 
         Args:
             client: The API server.
-            namespace: The driver's.
-            daemon_set: The name of the node agents' DaemonSet there.
-            record: Writes an Event about it; None for no Event.
+            namespace: The driver's namespace.
+            daemon_set: The name of the node agents' DaemonSet in that namespace.
+            record: Writes an Event about the DaemonSet; None for no Event.
         """
         self._client, self._record = client, record
         self._namespace, self._daemon_set = namespace, daemon_set
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Check the namespace every ten minutes until cancelled."""
         while True:
             try:
                 await self.look()
             except DriverError as error:
-                logger.warning("whether Pod Security forbids the node agents is not known: %s", error)
+                logger.warning("The controller cannot check whether Pod Security forbids the node agents: %s", error)
             await asyncio.sleep(PERIOD_S)
 
     async def look(self) -> None:
@@ -73,7 +79,8 @@ class AgentAdmission:
         level = pod_security.forbidding_level(namespace.metadata.labels)
         if not level:
             return
-        message = f"{pod_security.problem(self._namespace, level)}. Run: {pod_security.cure(self._namespace)}"
+        problem = pod_security.problem(self._namespace, level)
+        message = f"Node agents cannot start: {problem}. Run: {pod_security.cure(self._namespace)}"
         logger.warning("%s", message)
         if self._record is not None:
             daemon_set = await self._client.get(

@@ -1,7 +1,8 @@
-"""Tells pods that their GPUs do nothing, and where the cluster allows it ends those that ask for it.
+"""Warns and ends pods whose GPUs are idle, if the pods request that and the cluster allows it.
 
-All that has to outlive this process stands on the pods' claims: since when they are idle, by their nodes' agents, and
-when they are to be ended. Whoever leads next goes on from there, once each agent has said anew that it is so.
+The state is kept on the pods' claims, so that it outlasts this process. The node agents write there since when a claim
+is idle. The controller writes there when it will end the pod. A new leader continues once each agent has confirmed
+again that the claim is idle. ``registry`` runs it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ Say = Callable[[Pod, Literal["Normal", "Warning"], str], Awaitable[None]]
 
 
 def recorder(client: Client, *, instance: str) -> Say:
-    """Return what writes an Event about a pod whose GPUs do nothing; ``instance`` is the replica that says so."""
+    """Return the function that writes an Event about a pod with idle GPUs.
+
+    ``instance`` is the name of this replica, which the Event shows.
+    """
     events = Recorder(client, component="gpu-topology", instance=instance)
 
     async def say(pod: Pod, kind: Literal["Normal", "Warning"], text: str) -> None:
@@ -55,7 +59,7 @@ def recorder(client: Client, *, instance: str) -> Say:
 
 
 class IdlePods:
-    """All pods whose claims their nodes' agents call idle."""
+    """Warns and ends pods with idle GPUs. The node agents report which claims are idle."""
 
     def __init__(
         self,
@@ -71,9 +75,9 @@ class IdlePods:
 
         Args:
             client: The API server.
-            picture: The cluster.
-            say: Writes an Event about a pod; None for none.
-            ends: Whether pods that request an idle timeout are warned and ended. Else they only get Events.
+            picture: The cluster cache.
+            say: Writes an Event about a pod; None for no Events.
+            ends: Whether pods that request an idle timeout are warned and ended. If False, they only get Events.
             clock: Gives seconds since the epoch; by default the system's.
             monotonic: Gives seconds that never go back; by default the system's.
         """
@@ -88,7 +92,10 @@ class IdlePods:
         self._not_before: dict[str, float] = {}
 
     async def run(self) -> NoReturn:
-        """Look for idle pods again and again, until cancelled; what a predecessor heard counts for nothing."""
+        """Check for idle pods regularly, until cancelled.
+
+        A confirmation by a node agent counts only if this process has seen it since this process began to lead.
+        """
         self._heard.clear()
         while True:
             self.hear()
@@ -96,7 +103,7 @@ class IdlePods:
             await asyncio.sleep(PERIOD_S)
 
     def hear(self) -> None:
-        """Take note of which claims were said to be idle anew since the last time."""
+        """Note which claims the node agents have reported as idle again since the last call."""
         now, heard = self._monotonic(), dict[str, tuple[float, float | None]]()
         for claim in self._picture.claims.values():
             if claim.idle is not None:
@@ -154,7 +161,9 @@ class IdlePods:
         # 5. Tell pods that have been idle for long, and forget what is known of workloads that are not idle any more.
         for workload in workloads:
             if steps.get(workload.key) is Step.UNHEARD:
-                logger.debug("%s/%s is not ended: its node's agent has not said anew that it is idle", *workload.key)
+                logger.debug(
+                    "%s/%s is not ended: the agent of its node has not reported again that it is idle", *workload.key
+                )
             await self._notice(workload)
         self._tried = {workload.key: self._tried[workload.key] for workload in workloads if workload.key in self._tried}
         uids = {member.pod.metadata.uid for workload in workloads for member in workload.pods}
@@ -180,7 +189,10 @@ class IdlePods:
         )
 
     async def _mark(self, workload: Workload, what: Step) -> None:
-        """Warn all pods of a workload, or revoke their warnings."""
+        """Warn all pods of a workload, or revoke their warnings.
+
+        ``what`` is ``Step.WARN`` or ``Step.TAKE_BACK``.
+        """
         if what is Step.TAKE_BACK:
             for pod, claim in ((member.pod, member.claim) for member in workload.pods):
                 if claim is not None and claim.idle_end is not None:
@@ -188,7 +200,9 @@ class IdlePods:
                     await self._tell(
                         pod,
                         "Normal",
-                        "it is not ended: not all GPUs of it, its gang or its job are known to be idle any more",
+                        "The controller does not end the pod: some GPUs of the pod, its gang or its job are not "
+                        "idle any more, or "
+                        "it is unknown whether they are.",
                     )
             return
         # A pod that was warned before the others is warned again: all end together.
@@ -199,8 +213,9 @@ class IdlePods:
                 await self._tell(
                     pod,
                     "Warning",
-                    f"its GPUs have done nothing since {idleness.moment(claim.idle.since)}: it is ended at "
-                    f"{idleness.written(end)} unless they work until then",
+                    f"The GPUs of this pod have been idle since {idleness.moment(claim.idle.since)}. The "
+                    f"controller ends "
+                    f"the pod at {idleness.written(end)}, unless it uses them before.",
                 )
 
     async def _look_again(self, workload: Workload, confirmed: dict[Key, float]) -> None:
@@ -209,32 +224,38 @@ class IdlePods:
             confirmed[workload.key] = asked_at
 
     def _must_end(self, workload: Workload, confirmed: Mapping[Key, float]) -> bool:
-        """Return whether a workload must end, and the server confirmed a short time ago that it is idle."""
+        """Return whether a workload must end now.
+
+        ``confirmed`` has, for each workload that the API server showed as idle, when the server was asked (monotonic
+        seconds). The result is False if that was more than ``LOOKED_S`` seconds ago, or never.
+        """
         asked_at = confirmed.get(workload.key)
         return asked_at is not None and self._monotonic() - asked_at <= LOOKED_S and self._step(workload) is Step.END
 
     async def _end(self, workload: Workload, ending: set[str]) -> None:
         claims = (member.claim for member in workload.pods)
         since = max(claim.idle.since for claim in claims if claim is not None and claim.idle is not None)
-        why = f"its GPUs have done nothing since {idleness.moment(since)}"
+        why = f"its GPUs have been idle since {idleness.moment(since)}"
         try:
             if not await self._writer.end(workload, why, ending=ending):
                 return
         except RefusedError as error:
             self._wait(workload, error.retry_after_s)
             for member in workload.pods:
-                await self._tell(member.pod, "Warning", f"{why}, but it is not ended: {error}")
+                await self._tell(member.pod, "Warning", f"The controller cannot end the pod, although {why}: {error}")
             return
         metrics.IDLE_ENDED.inc(len(workload.pods))
         for member in workload.pods:
-            await self._tell(member.pod, "Warning", f"ended: {why}")
+            await self._tell(member.pod, "Warning", f"The controller ended the pod, because {why}.")
 
     async def _notice(self, workload: Workload) -> None:
-        """Tell pods that are idle for long, each once for as long as it lasts."""
+        """Write an Event about each pod idle for ``NOTICE_S`` seconds, once for each idle period."""
         for pod, claim in ((member.pod, member.claim) for member in workload.pods):
             idle = None if claim is None else claim.idle
             if idle is not None and self._clock() - idle.since >= NOTICE_S and pod.metadata.uid not in self._told:
-                await self._tell(pod, "Normal", f"its GPUs have done nothing since {idleness.moment(idle.since)}")
+                await self._tell(
+                    pod, "Normal", f"The GPUs of this pod have been idle since {idleness.moment(idle.since)}."
+                )
 
     async def _tell(self, pod: Pod, kind: Literal["Normal", "Warning"], text: str) -> None:
         if self._told.get(pod.metadata.uid) != text:
@@ -243,7 +264,10 @@ class IdlePods:
                 await self._say(pod, kind, text)
 
     def _wait(self, workload: Workload, seconds: float | None) -> None:
-        """Do nothing for a workload for as long as the server asks."""
+        """Skip a workload for as many seconds as the API server asks for.
+
+        Nothing is skipped if ``seconds`` is None or 0. The pause lasts at most ``LONGEST_ASKED_S`` seconds.
+        """
         if seconds:
             self._not_before[_uid(workload)] = self._monotonic() + min(seconds, LONGEST_ASKED_S)
 
@@ -256,9 +280,13 @@ class IdlePods:
             if isinstance(error, ApiError):
                 self._wait(workload, error.retry_after_s)
             if not (isinstance(error, ApiError) and (error.conflict or error.not_found)):
-                logger.warning("%s/%s, which is idle: %s; trying again", *workload.key, str(error) or "no answer")
+                logger.warning(
+                    "Idle workload %s/%s: it cannot be warned or ended: %s. The controller tries again.",
+                    *workload.key,
+                    str(error) or "no answer",
+                )
         except Exception:
-            logger.exception("%s/%s, which is idle: an error in this program; going on", *workload.key)
+            logger.exception("Idle workload %s/%s: internal error. The controller goes on.", *workload.key)
 
 
 def _uid(workload: Workload) -> str:

@@ -1,8 +1,13 @@
-"""What is to be done about a workload whose pods' GPUs do nothing: nothing, warn it, wait, or end it.
+"""Decides the next step for a workload with idle GPUs: do nothing, warn, wait or end it. ``IdlePods`` calls it.
 
-It is ended only if all of its pods ask for it, each for its own time, if all were warned long enough before, and if
-the agent of each node has said anew, after that warning, that their GPUs still do nothing. How long that has been is
-told by the agent's own clock, and that it was said just now by this process's: no clock is compared with another's.
+A workload is ended only if all of these hold:
+
+1. All its pods request an idle timeout. Each pod has its own.
+2. All pods were warned long enough before.
+3. After the warning, each node's agent has confirmed again that the GPUs are idle.
+
+The agent's clock measures how long a GPU is idle. This process's clock measures the age of a confirmation. So clocks
+of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ FRESH_S: Final = 150.0  # for which what an agent said holds: it is asked to say
 
 
 class Step(enum.Enum):
-    """What comes next."""
+    """The next step for a workload with idle pods."""
 
     NOTHING = enum.auto()
     TAKE_BACK = enum.auto()  # the warning, for a pod works again
@@ -31,14 +36,16 @@ class Step(enum.Enum):
 
 
 class Quiet(msgspec.Struct, frozen=True):
-    """One pod of a workload.
+    """The idle state of one pod of a workload.
 
     Attributes:
-        idle: What its claim says; None where it works, or nobody knows.
-        timeout_s: After how long it is to be ended; None where it does not say so.
-        end: When it is to be ended, as its claim says, in seconds since the epoch; None where it was not warned.
-        heard_s: For how long what its claim says is known here without having been said anew; None where it was not
-            said since this process knows the claim.
+        idle: The idle period that the node agent wrote on the pod's claim; None if the pod works, or if nothing is
+            known.
+        timeout_s: After how many idle seconds the pod must end; None if it requests no timeout.
+        end: When the pod must end according to the warning on its claim, in seconds since the epoch; None if the pod
+            was not warned.
+        heard_s: How many seconds ago this process last saw the agent confirm that the claim is idle; None if it never
+            did.
     """
 
     idle: Idle | None
@@ -48,14 +55,20 @@ class Quiet(msgspec.Struct, frozen=True):
 
     @property
     def over(self) -> bool:
-        """Whether it has been idle for as long as it wants to be, as the agent's own clock says."""
+        """Whether the pod has been idle for at least its timeout.
+
+        The node agent's clock decides, from the beginning of the idle period to the last confirmation.
+        """
         return (
             self.idle is not None and self.timeout_s is not None and self.idle.seen - self.idle.since >= self.timeout_s
         )
 
 
 def step(pods: Iterable[Quiet], now: float) -> Step:
-    """Return the next step for a workload with idle pods; ``now`` is in seconds since the epoch."""
+    """Return the next step for a workload with idle pods.
+
+    ``pods`` has the state of each pod of the workload. ``now`` is in seconds since the epoch.
+    """
     every = tuple(pods)
     warned = [one.end for one in every if one.end is not None]
     dues = [
@@ -74,6 +87,9 @@ def step(pods: Iterable[Quiet], now: float) -> Step:
 
 
 def end_of(pods: Iterable[Quiet], now: float) -> float:
-    """Return when a workload that is warned now for being idle is to be ended, in seconds since the epoch."""
+    """Return when a workload that is warned now must end, in seconds since the epoch.
+
+    The workload ends when the last of its pods reaches its timeout, but at least ``WARN_S`` seconds from now.
+    """
     dues = [one.idle.since + one.timeout_s for one in pods if one.idle is not None and one.timeout_s is not None]
     return max((now + WARN_S, *dues))

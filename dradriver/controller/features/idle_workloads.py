@@ -1,4 +1,7 @@
-"""Workloads with idle pods: a gang, all pods of an owner that can be suspended, or a pod alone."""
+"""Finds workloads with idle pods: a gang, all pods of an owner that can be suspended, or a single pod.
+
+``IdlePods`` calls it.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from dradriver.cluster.derived.workloads import Workload, Workloads
 
 
 def idle_workloads(picture: Picture) -> list[Workload]:
-    """Return each workload with a pod that is idle or was warned, without pods that have ended.
+    """Return the workloads with at least one idle or warned pod, without their ended pods.
 
-    Its other pods may be neither. Each of the pods that share a claim is alone, unless it has a gang or an owner.
+    The other pods of a workload may be busy. Each pod that shares its claim is a workload of its own, unless it has a
+    gang or an owner.
     """
     pods = [
         key
@@ -32,9 +36,10 @@ def idle_workloads(picture: Picture) -> list[Workload]:
 
 
 def timeout_s(pod: Pod) -> int | None:
-    """Return after how many idle seconds a pod must end; None if it does not request that or shares its claim.
+    """Return after how many idle seconds a pod must end; None if it never must.
 
-    Pods that share a claim may disagree, and the GPUs are free only once all of them have ended.
+    It never must if it requests no timeout, or if it shares its claim. Pods that share a claim may request different
+    timeouts, and the GPUs are free only once all of them have ended.
     """
     claim = claim_key(pod)
     if claim is None or is_set(claim) or resolved.rare(pod.metadata.annotations).idle_timeout_s is msgspec.UNSET:

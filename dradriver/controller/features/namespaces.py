@@ -1,4 +1,4 @@
-"""Labels of namespaces, which are watched while the policies file has tenants by them."""
+"""Watches the labels of namespaces while the policies file chooses namespaces of tenants by labels."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ Record = Callable[[str, str, str], Awaitable[None]]
 
 
 class Namespace(msgspec.Struct):
-    """What is kept of a namespace: its name, uid and labels."""
+    """The record of a namespace: its name, uid and labels."""
 
     metadata: Metadata
 
 
 def recorder(client: Client, *, instance: str) -> Record:
-    """Return what writes an Event about a namespace; ``instance`` is the replica that says so."""
+    """Return the function that writes an Event about a namespace.
+
+    ``instance`` is the name of this replica, which the Event shows.
+    """
     events = Recorder(client, component="gpu-topology", instance=instance)
 
     async def record(name: str, uid: str, message: str) -> None:
@@ -42,7 +45,10 @@ def recorder(client: Client, *, instance: str) -> Record:
 
 
 class Namespaces:
-    """Tells tenants of the labels of namespaces, and people of those that several tenants claim by them."""
+    """Reports labels of namespaces, by which the tenant of a namespace is found.
+
+    It also writes Events about namespaces that several tenants claim.
+    """
 
     def __init__(
         self,
@@ -51,13 +57,13 @@ class Namespaces:
         changed: Callable[[str, Mapping[str, str] | None], object],
         record: Record | None = None,
     ) -> None:
-        """Watch nothing yet.
+        """Begin without a watch.
 
         Args:
             client: The API server.
-            tenants: Those of the policies in force.
-            changed: Told a namespace's labels; None where it is gone.
-            record: Writes an Event about one that several claim.
+            tenants: The tenants of the policies in force.
+            changed: Called with a namespace and its labels; None as the labels if the namespace is gone.
+            record: Writes an Event about a namespace that several tenants claim; None for no Events.
         """
         self._client, self._tenants, self._tell, self._record = client, tenants, changed, record
         self._known: dict[str, Metadata] = {}
@@ -66,14 +72,17 @@ class Namespaces:
         self._woken, self._to_tell = asyncio.Event(), asyncio.Event()
 
     def follow(self) -> None:
-        """Look at the labels of all namespaces again: the policies may name other tenants."""
+        """Check again which namespaces several tenants claim, because the policies changed.
+
+        The watch starts if the policies now choose namespaces by labels, and stops if they no longer do.
+        """
         self._several = {}
         for name in self._known:
             self._look(name)
         self._woken.set()
 
     async def run(self) -> NoReturn:
-        """Watch namespaces while a tenant has some by their labels, until cancelled."""
+        """Watch namespaces until cancelled, while any tenant chooses its namespaces by labels."""
         watching: asyncio.Task[Any] | None = None
         try:
             while True:
@@ -93,7 +102,7 @@ class Namespaces:
                 watching.cancel()
 
     async def tell(self) -> NoReturn:
-        """Say which namespaces several tenants claim, each once, until cancelled."""
+        """Write an Event about each namespace that several tenants claim, once each, until cancelled."""
         while True:
             await self._to_tell.wait()
             self._to_tell.clear()
@@ -103,21 +112,25 @@ class Namespaces:
                 self._told[name] = claiming
                 first, *others = claiming
                 message = (
-                    f"tenants {', '.join(claiming)} claim it by its labels; it is {first}'s, which is first in the "
+                    f"The labels of namespace {name} belong to several tenants of the policies file: "
+                    f"{', '.join(claiming)}. The namespace is part of {first}, the first of them in the file. Write "
+                    f"its name into one of these tenants, or other labels into {', '.join(others)}."
                 )
-                message += f"policies file: write its name into one of them, or other labels into {', '.join(others)}"
-                logger.warning("namespace %s: %s", name, message)
+                logger.warning("%s", message)
                 if self._record is not None:
                     try:
                         await self._record(name, self._known[name].uid, message)
                     except DriverError as error:
-                        logger.warning("namespace %s: no Event written: %s", name, error)
+                        logger.warning("Namespace %s: the Event SeveralTenants cannot be written: %s", name, error)
 
     def _changed(self, change: Change[Namespace]) -> None:
         self.shown(change.key[1], None if change.new is None else change.new.metadata)
 
     def shown(self, name: str, metadata: Metadata | None) -> None:
-        """Take in a namespace as it is now; None where it is gone."""
+        """Store the newest state of a namespace, and report its labels.
+
+        ``metadata`` has the labels; it is None if the namespace is gone.
+        """
         if metadata is None:
             self._known.pop(name, None)
             self._told.pop(name, None)

@@ -12,14 +12,14 @@ from dradriver.kube.client import Client
 
 
 class Recorders(msgspec.Struct, frozen=True, kw_only=True):
-    """What writes the Events of each subject. No Event is written about a subject whose writer is None.
+    """The functions that write Events, by subject; None for a subject without Events.
 
     Attributes:
-        pods: Write about pods that wait, are placed, or are evicted for another one.
+        pods: Write about pods that wait, are placed, or are evicted for another pod.
         unread_claim: Writes about a claim that cannot be read completely.
         barrier: Writes about the gang barrier, if it does not keep the pods of gangs from being bound.
         namespace: Writes about a namespace that several tenants claim.
-        idle: Writes about a pod whose GPUs do nothing.
+        idle: Writes about a pod with idle GPUs.
         agents: Writes about the node agents' DaemonSet, if its namespace forbids them.
     """
 

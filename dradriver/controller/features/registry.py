@@ -1,17 +1,17 @@
-"""Registers the controller's features: limits that keep GPUs from workloads, and tellers that say what happened.
+"""Registers the controller's features: limits that keep GPUs from workloads, and tasks that report what happened.
 
-feature       registers                        does something while
+feature       registers                        is active while
 caps          a limit (queue/caps)             a tenant has a cap, or namespaces by labels
 reservations  a limit (reservations)           GPUs are reserved for a workload that has waited long
-partitions    views of the cluster (fleets)    the policies file gives tenants nodes or GPUs of their own
+partitions    the GPUs a tenant sees (fleets)  the policies file gives tenants nodes or GPUs of their own
 NICs          slices for the cluster cache     a pod has requested NICs
 tenants       labels of namespaces             the policies file chooses tenants by them
-usage         a teller (writing/usage_store)   this replica leads
-idle pods     a teller (idle_pods)             this replica leads
-Pod Security  a teller (agent_admission)       this replica leads
+usage         a task (writing/usage_store)     this replica leads
+idle pods     a task (idle_pods)               this replica leads
+Pod Security  a task (agent_admission)         this replica leads
 
-What features keep of the cluster is registered in ``cluster/cache/feature_books.py``, what they have to say of the
-choice of a node in ``placing/node_limits.py``. The loop, the steps and the plan import no feature.
+The data that features keep of the cluster is registered in ``cluster/cache/feature_books.py``. Their limits on the
+choice of a node are registered in ``placing/node_limits.py``. The loop, the steps and the plan import no feature.
 """
 
 from __future__ import annotations
@@ -42,18 +42,20 @@ from dradriver.queue.caps import Caps
 
 
 class FeatureLimits:
-    """The limits of features, registered with a worker.
+    """The features that limit a workload's GPUs, registered with the worker.
+
+    The worker, the controller's main loop, asks them before it plans a place.
 
     Attributes:
-        caps: What tenants may have at a time.
-        reservations: Which GPUs are reserved for whom.
+        caps: How many GPUs each tenant may have at a time.
+        reservations: Which GPUs are reserved for which workloads.
     """
 
     def __init__(self, worker: Worker, *, clock: Callable[[], float] | None = None) -> None:
-        """Register them.
+        """Register the limits of features with the worker, the controller's main loop.
 
         Args:
-            worker: The worker whose workloads they limit.
+            worker: The worker. It asks the limits before it plans a place for a workload.
             clock: Returns seconds since the epoch; the system's by default.
         """
         self._limits = worker.limits
@@ -72,14 +74,14 @@ class FeatureLimits:
 
 
 class FeatureOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an administrator sets of features. ``controller/main.py`` reads it from options.
+    """The administrator's settings of features. ``controller/main.py`` reads them from options.
 
     Attributes:
         usage_namespace: The namespace of the ConfigMaps with GPU time; empty to keep none.
         reservation_namespace: The namespace of the ConfigMap with reservations; empty to keep none for the next leader.
-        ends_idle: Whether idle pods that ask for it are ended.
+        ends_idle: Whether idle pods that request an idle timeout are ended.
         owner: The ClusterRole that owns what the controller creates; empty for no owner.
-        daemon_set: The name of the node agents' DaemonSet in ``usage_namespace``; empty if it is not looked at.
+        daemon_set: The name of the node agents' DaemonSet in ``usage_namespace``; empty to skip the Pod Security check.
         keeps_usage: Whether GPU time outlasts an uninstallation: its ConfigMaps have no owner then.
     """
 
@@ -92,10 +94,10 @@ class FeatureOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Features:
-    """All features of a controller, registered.
+    """All optional features of a controller, registered with its main loop.
 
     Attributes:
-        limits: Those that keep GPUs from workloads.
+        limits: The features that keep GPUs from workloads.
     """
 
     def __init__(
@@ -107,11 +109,11 @@ class Features:
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Register all features with the worker.
+        """Register all features with the worker, the controller's main loop.
 
         Args:
             client: The API server.
-            worker: The worker. The features narrow or report on its workloads.
+            worker: The worker. Features limit the GPUs of its workloads, or report on these.
             recorders: Write Events.
             options: The settings of the administrator.
             clock: Returns the seconds since the epoch by which GPU time is counted; the system's by default.
@@ -152,11 +154,18 @@ class Features:
         return tuple(self._nics.reflectors.values())
 
     def watches(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Return what registered features run in every replica, so that a standby knows it when it takes over."""
+        """Return the watches of features, which run in every replica.
+
+        So a standby is up to date when it takes over.
+        """
         return self._nics.run, self._namespaces.run
 
     async def lead(self, tasks: asyncio.TaskGroup) -> None:
-        """Run the registered features while this replica leads; returns once it knows what a leader has to."""
+        """Start the features' tasks that only a leader runs.
+
+        Returns once the stored reservations are read and, if there are tenants, their GPU time. It waits only for a
+        limited time.
+        """
         tasks.create_task(always(self._idle.run))
         tasks.create_task(always(self._namespaces.tell))
         if self._agents is not None:

@@ -1,7 +1,7 @@
-"""GPUs that are reserved for those that the order has passed by for too long.
+"""Reserves GPUs for workloads that have waited too long while others were placed before them.
 
-The rules are in ``queue/reservation_rules.py``. Whoever leads makes, moves and ends them, keeps them over its own end,
-and counts what stands idle for them.
+The rules are in ``queue/reservation_rules.py``. The leader makes, moves and ends reservations, stores them for the next
+leader, and counts how long reserved GPUs stay idle.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _RETRY_S: Final = 1.0
 
 
 class Reservations(Limit):
-    """All reservations of the cluster.
+    """All reservations of the cluster. ``who`` is always the name of a workload (``PendingWorkload.who``).
 
     Attributes:
-        terms: Which hold; None while nothing is to be reserved.
+        terms: The rules from the policies file; None if no GPUs may be reserved.
     """
 
     def __init__(
@@ -72,11 +72,12 @@ class Reservations(Limit):
         """Begin without reservations.
 
         Args:
-            picture: The cluster; ``gpus_changed`` has to be called for each change of a reserved GPU.
-            agenda: Takes the workloads for which GPUs are reserved, or are not reserved any more.
-            queue: Says who is blocked, in which order.
-            tenants: Say whose a namespace is.
-            workloads: All that are looked at, by key.
+            picture: The cluster cache. The caller must have ``gpus_changed`` called for each change of a reserved GPU
+                there.
+            agenda: Takes workloads to process: those whose reservation begins or ends.
+            queue: Gives the blocked workloads in their order.
+            tenants: Give the tenant of a namespace.
+            workloads: All workloads that the worker keeps, by key.
             limits: Says which GPUs a workload may have. It asks this object while there are reservations.
             evicted: The workloads that were evicted for others. They are stored together with the reservations.
             clock: Gives seconds since the epoch; by default the system's.
@@ -103,7 +104,7 @@ class Reservations(Limit):
     # What others ask.
 
     def follow(self, policies: Policies) -> None:
-        """Reserve by these policies from now on."""
+        """Apply the reservation rules of these policies from now on."""
         section = policies.queue.reservation
         self.terms = Terms.of(section) if section.after_minutes else None
         self._woken.set()
@@ -113,27 +114,38 @@ class Reservations(Limit):
         return tuple(self._held.values())
 
     def reserved(self, workload: PendingWorkload) -> str:
-        """Return the name under which GPUs are reserved for a workload; empty if none are."""
+        """Return the name of a workload's reservation; empty if no GPUs are reserved for it."""
         return workload.who if workload.who in self._held else ""
 
     def whose(self, workload: PendingWorkload, later_s: float) -> tuple[str, ...]:
-        """Return for whom GPUs are reserved that a workload may have if it begins so many seconds from now.
+        """Return the names of the reservations whose GPUs a workload may use.
+
+        Args:
+            workload: The workload, which need not have a reservation.
+            later_s: In how many seconds it would begin. A workload that ends early enough may use GPUs that are
+                reserved for others.
 
         Raises:
-            WordError: What it asks for cannot be read.
+            WordError: The request of the workload cannot be read.
         """
         if self.terms is None:
             return ()
         return reservation_access.open_to(workload, self._held.values(), self.terms, self._clock(), later_s)
 
     def looked_at(self, key: Key) -> None:
-        """Take in that a pod or a gang was looked at: if it does not wait any more, its reservation ends at once."""
+        """Start the check of reservations if a workload with a reservation no longer waits.
+
+        If the workload still waits, nothing is done.
+        """
         who = self._by_key.get(key)
         if who is not None and not waits(self._picture, who):
             self._woken.set()
 
     def told(self, workload: PendingWorkload, reason: Reason) -> Reason:
-        """Return why a workload waits with what is reserved for it."""
+        """Return why a workload waits: ``reason``, and the GPUs that are reserved for it.
+
+        Without reserved GPUs it is ``reason`` alone.
+        """
         own = self._held.get(workload.reserved)
         if own is None:
             return reason
@@ -143,19 +155,22 @@ class Reservations(Limit):
 
     @property
     def loaded(self) -> bool:
-        """Whether this leader has read what the leader before it had reserved."""
+        """Whether this leader has read the reservations of the previous leader."""
         return self._loaded.is_set()
 
     async def first_load(self) -> None:
-        """Wait until it is known what is reserved; not for long, for all else goes without."""
+        """Wait until the stored reservations are read, at most ``FIRST_LOAD_S`` seconds."""
         try:
             async with asyncio.timeout(FIRST_LOAD_S):
                 await self._loaded.wait()
         except TimeoutError:
-            logger.warning("what is reserved is not known yet; going on without")
+            logger.warning("The saved reservations cannot be read yet. The controller starts without them.")
 
     async def run(self, store: ReservationStore | None) -> NoReturn:
-        """Reserve until cancelled; ``store`` keeps it for the next leader, None for nowhere."""
+        """Make, move and end reservations until cancelled.
+
+        ``store`` keeps them for the next leader; None for no store.
+        """
         try:
             await self._load(store)
             self._loaded.set()
@@ -168,7 +183,7 @@ class Reservations(Limit):
                     try:
                         await self.step()
                     except Exception:  # a bug that is nobody's in particular: what is reserved stays so
-                        logger.exception("an error in this program; going on")
+                        logger.exception("Internal error. The controller goes on.")
                     self._stepped.set()
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(self._pause_s()):
@@ -180,7 +195,7 @@ class Reservations(Limit):
             self._apply()
 
     async def step(self) -> None:
-        """Keep, move or end each reservation, and make those that are due."""
+        """Keep, move or end each reservation, and make new ones that are due."""
         now = self._clock()
         self._count(now)
         for who in list(self._held):
@@ -192,7 +207,7 @@ class Reservations(Limit):
             await self._look(self.terms)
 
     async def _judge(self, who: str) -> None:
-        """Look at one reservation again: it is kept, moved to other GPUs, or ends."""
+        """Keep the reservation of the workload ``who``, move it to other GPUs, or end it."""
         workload, terms = self._workloads.get(key_of(who)), self.terms or Terms()  # None: not looked at yet, or gone
         before = self._held[who]
         # 1. When will its GPUs be free? ``current`` has these GPUs with the pods that use them, without the claims of
@@ -240,7 +255,10 @@ class Reservations(Limit):
         self._apply(who)
 
     async def _look(self, terms: Terms) -> None:
-        """Note which workloads are blocked, and reserve GPUs for the first of those that have been for too long."""
+        """Note since when workloads are blocked; reserve GPUs for those that have waited too long.
+
+        A workload is blocked if it found no place. ``terms`` are the reservation rules of the policies file.
+        """
         now = self._clock()
         self._forget_others(now)
         workloads = await self._reservable_workloads()
@@ -264,7 +282,11 @@ class Reservations(Limit):
                 blocked.remove(first)
 
     def _forget_others(self, now: float) -> None:
-        """Forget since when workloads were blocked that wait no more, and which were hopeless some time ago."""
+        """Forget the waiting times of workloads that no longer wait.
+
+        Forget, too, workloads for which no GPUs to reserve were found, after ``HOPELESS_S`` seconds. ``now`` is in
+        seconds since the epoch.
+        """
         self._waiting.keep(lambda who: waits(self._picture, who), now)
         self._hopeless = {who: until for who, until in self._hopeless.items() if now < until <= now + HOPELESS_S}
 
@@ -281,16 +303,23 @@ class Reservations(Limit):
         return sorted(workloads, key=lambda workload: self._queue.turn(workload.key, workload.order))
 
     def _may(self, workload: PendingWorkload) -> bool:
-        """Return whether GPUs may be reserved for a workload: the cap of its tenant leaves some to it."""
+        """Return whether GPUs may be reserved for a workload.
+
+        All of these must hold:
+
+        * GPUs can be reserved for workloads of this kind (``Reservable.is_for``).
+        * Kueue does not manage the workload's tenant.
+        * The tenant's cap, if it is reached, still allows some of the workload's pods.
+        """
         if not self._reservable.is_for(workload) or self._tenants.by_kueue(self._tenants.of(workload.key[0])):
             return False
         return not self._queue.closed(workload.key) or self._allowance(workload) is not None
 
     def _allowance(self, workload: PendingWorkload) -> Allowance | None:
-        """Return what the limits leave to a workload; None for nothing.
+        """Return the pods and GPUs that limits (caps, for example) allow a workload, or None.
 
         Raises:
-            WordError: Its request cannot be read.
+            WordError: The workload's request cannot be read.
         """
         try:
             return self._limits.allow(workload)
@@ -298,7 +327,11 @@ class Reservations(Limit):
             return None
 
     def _account(self, namespace: str) -> str:
-        """Return for whom it counts if a reservation of a namespace's workload comes to nothing."""
+        """Return the tenant or namespace for which failed reservations are counted.
+
+        The result is the tenant of the namespace; ``namespace/NAME`` if the namespace has no tenant. After failures,
+        the next reservation comes later.
+        """
         return self._tenants.of(namespace) or f"namespace/{namespace}"
 
     def _blocked(self, workload: PendingWorkload, terms: Terms, now: float) -> Blocked:
@@ -336,12 +369,12 @@ class Reservations(Limit):
     # What it costs.
 
     def evictions_changed(self) -> None:
-        """Take in that a workload was told to end for another: the next leader has to know."""
+        """Start to store the record of evicted workloads again, because a workload was evicted."""
         self._news = True
         self._woken.set()
 
     def gpus_changed(self) -> None:
-        """Take in that a reserved GPU was allocated, or became free."""
+        """Count idle time and check reservations, because a reserved GPU was allocated or became free."""
         self._count(self._clock())
         self._woken.set()
 
@@ -354,9 +387,10 @@ class Reservations(Limit):
             self._idle[who] = idle
 
     def _pause_s(self) -> float:
-        """Return how long nothing is to be done: until the next look, or until one has cost as much as it may.
+        """Return the seconds until the next step of all reservations.
 
-        The account of a large reservation runs out after weeks; that its reason ends no event may tell before.
+        The next step is due every ``LOOK_S`` seconds. It is due earlier if a reservation reaches its limit of idle GPU
+        time before that. The reservation must then end or move, and no event reports this moment.
         """
         now, terms = self._clock(), self.terms
         if terms is None:
@@ -366,7 +400,12 @@ class Reservations(Limit):
         return max(min([LOOK_S, *pauses]), SHORTEST_PAUSE_S)
 
     def _apply(self, who: str = "", *, news: bool = True) -> None:
-        """Have the picture keep what is reserved now, and whoever it concerns be looked at; news are written soon."""
+        """Copy the reservations into the cluster cache, and have their workloads processed again.
+
+        Args:
+            who: The workload whose reservation changed; empty for all.
+            news: Whether the reservations must be stored again soon.
+        """
         self._count(self._clock())
         self._by_key = {key_of(name): name for name in self._held}
         self._limits.put(self, in_force=bool(self._held))
@@ -389,12 +428,16 @@ class Reservations(Limit):
                 self.restore(await store.load())
                 return
             except DriverError as error:
-                logger.warning("the store of reservations: %s; reading it again", error)
+                logger.warning("The ConfigMap of reservations cannot be read: %s. The controller tries again.", error)
             await asyncio.sleep(wait_s(failures, first_s=_RETRY_S, longest_s=WRITE_S))
             failures += 1
 
     def restore(self, written: stored.Written) -> None:
-        """Go on with what another has reserved; nobody knows what stood idle meanwhile: the most that may have."""
+        """Take over the reservations that a previous leader stored.
+
+        How many reserved GPUs were idle since then is not known. The larger of two numbers is assumed: the idle GPUs
+        when the previous leader stored them, and the idle GPUs now. ``written`` is the contents of the store.
+        """
         now = self._clock()
         self._waiting.restore(written.blocked, written.failed, self._account)
         self._evicted.restore(written.evicted)
@@ -405,7 +448,7 @@ class Reservations(Limit):
         self._apply()
 
     async def _save_in_time(self, store: ReservationStore) -> NoReturn:
-        """Write what is reserved after each step from which there is something to write, until cancelled."""
+        """Write the reservations to ``store`` after each step that changed them, until cancelled."""
         while True:
             await self._stepped.wait()
             self._stepped.clear()
@@ -417,7 +460,7 @@ class Reservations(Limit):
         return self._news or (self._more_idle and age_s >= SOON_S) or not 0 <= age_s < WRITE_S
 
     async def save(self, store: ReservationStore) -> None:
-        """Write what is reserved, unless the store has it already."""
+        """Store the reservations, unless the store already has the same."""
         now = self._clock()
         kept = [reservation_access.write(each, self._idle.get(who, 0)) for who, each in self._held.items()]
         blocked, failed = self._waiting.written(self.terms or Terms(), now)

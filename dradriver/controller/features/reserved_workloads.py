@@ -1,4 +1,8 @@
-"""Workloads for which GPUs are reserved, by the name that every leader knows them by. ``Reservations`` asks."""
+"""Answers questions about workloads that have a reservation: whether one still waits, and its claims.
+
+The argument ``who`` is a workload's name, the same for every leader: ``NAMESPACE/NAME/UID`` of a pod, or
+``NAMESPACE/NAME/`` of a gang. ``Reservations`` calls this module.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,15 @@ MOST_NODES: Final = 16  # that a text names
 
 
 def waits(picture: Picture, who: str) -> bool:
-    """Return whether a workload has no place yet, whoever else has looked at it so far."""
+    """Return whether a workload still waits for a place.
+
+    The answer comes from the cluster cache alone. So it is right even if this process has not processed the workload
+    yet.
+
+    Args:
+        picture: The cluster cache.
+        who: The name of the workload, as ``PendingWorkload.who`` returns it.
+    """
     key, uid = key_of(who), who.rpartition("/")[2]
     if not uid:
         return key in picture.gangs and not picture.gangs.started(key)
@@ -26,7 +38,10 @@ def waits(picture: Picture, who: str) -> bool:
 
 
 def is_placed(picture: Picture, who: str) -> bool:
-    """Return whether a pod has its GPUs or its node, or a gang has started."""
+    """Return whether a pod has its GPUs or its node, or a gang has started.
+
+    ``who`` names the pod or gang.
+    """
     key, uid = key_of(who), who.rpartition("/")[2]
     if not uid:
         return key in picture.gangs and picture.gangs.started(key)
@@ -38,7 +53,7 @@ def is_placed(picture: Picture, who: str) -> bool:
 
 
 def claims_of(workload: PendingWorkload) -> list[Key]:
-    """Return the claims of a workload's own for which GPUs are reserved."""
+    """Return the keys of the claims of a workload's pods."""
     claims = []
     for member in workload.members:
         try:
@@ -49,11 +64,11 @@ def claims_of(workload: PendingWorkload) -> list[Key]:
 
 
 def idle_gpus_of(picture: Picture, held: Reservation) -> int:
-    """Return how many reserved GPUs are idle now: usable, and in no allocation."""
+    """Return how many GPUs of the reservation ``held`` are usable and allocated to no claim."""
     inventory = picture.inventory
     return sum(bool(inventory.usable(gpu, None)) and not inventory.holders(gpu) for gpu in held.gpus)
 
 
 def nodes_of(held: Reservation) -> str:
-    """Return the nodes of reserved GPUs in words."""
+    """Return the names of the nodes of the reservation ``held`` as text, at most 16."""
     return ", ".join(list(dict.fromkeys(node for node, _ in held.gpus))[:MOST_NODES])

@@ -1,4 +1,4 @@
-"""Work that goes on for ever beside what is decided and written."""
+"""Runs background work of the controller for as long as it leads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ PAUSE_S: Final = 1.0
 
 
 async def always(work: Callable[[], Awaitable[None]]) -> None:
-    """Run background work again and again until cancelled; what it raises is logged and does not end the process."""
+    """Run background work again and again until cancelled; log errors and go on.
+
+    After each run there is a pause of ``PAUSE_S`` seconds.
+    """
     while True:
         try:
             await work()
         except Exception:
-            logger.exception("an error in this program; going on")
+            logger.exception("Internal error. The controller goes on.")
         await asyncio.sleep(PAUSE_S)

@@ -1,4 +1,4 @@
-"""Gauges of the cluster: GPUs, their users and waiting pods, counted now and then while this replica leads."""
+"""Gauges of the cluster, counted regularly while this replica leads: GPUs, their users and waiting pods."""
 
 from __future__ import annotations
 
@@ -30,20 +30,25 @@ _WHOLE: Final = 8  # GPUs of a set that no smaller one should break, where the m
 
 
 class Figures:
-    """Sets the gauges that need a look at all nodes; a replica that stands by has none of them.
+    """Counts GPUs, their users and waiting pods of all nodes for the gauges.
+
+    Only the leader runs it.
 
     Attributes:
-        prices: What GPUs cost.
+        prices: The price of a GPU-hour by product, from the policies file; a gauge shows it.
     """
 
     def __init__(self, picture: Picture, reasons: Reasons) -> None:
-        """Make one that has counted nothing."""
+        """Make gauges that have counted nothing yet.
+
+        ``picture`` is the cluster cache; ``reasons`` says why pods wait.
+        """
         self.prices = Prices()
         self._picture = picture
         self._reasons = reasons
 
     async def run(self) -> None:
-        """Count the figures of the metrics until cancelled."""
+        """Set the gauges at intervals until cancelled; then remove their values."""
         try:
             while True:
                 await self.count()
@@ -57,15 +62,15 @@ class Figures:
             self._set_waiting({})
 
     async def count(self) -> None:
-        """Count all figures, a slice at a time: what changes meanwhile is counted as it was or as it is.
+        """Set all gauges once. Other tasks of the event loop can run in between.
 
-        An error in one figure costs that figure alone.
+        A change during the count may be included or not. If a gauge fails, the others are still set.
         """
         for figure in (self._gpus, self._held, self._agents, self._sets, self._gangs, self._waiting):
             try:
                 await figure()
             except Exception:
-                logger.exception("an error in this program: %s of the metrics is not counted", figure.__name__)
+                logger.exception("Internal error: the metrics of %s are not updated.", figure.__name__)
 
     async def _gpus(self) -> None:
         picture = self._picture
@@ -144,8 +149,9 @@ class Figures:
         metrics.LARGEST_GANG.set({(level, str(gpus)): float(gang.pods) for level, gang in found.items()})
 
     async def _waiting(self) -> None:
-        self._set_waiting(self._reasons.counted())
+        self._set_waiting(self._reasons.counted(), self._reasons.oldest() or 0.0)
 
-    def _set_waiting(self, found: dict[Cause, int]) -> None:
+    def _set_waiting(self, found: dict[Cause, int], oldest: float = 0.0) -> None:
+        metrics.OLDEST_WAITING.set(oldest)
         for cause in Cause:
             metrics.WAITING_FOR.labels(cause.value).set(found.get(cause, 0))

@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """One look at a time at one pod or gang.
+    """Processes pods and gangs that changed, one at a time.
 
     Attributes:
-        looked: Tells which pod or gang was looked at.
+        looked: An event. It is sent with the key of each pod or gang that was processed.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class Dispatcher:
         running: RunningGangs,
         prerequisites: Prerequisites,
     ) -> None:
-        """Make one that has looked at nothing.
+        """Make a dispatcher that has processed no pod.
 
         Args:
-            picture: The cluster.
-            agenda: Takes what else has to be looked at, now or later.
+            picture: The cluster cache.
+            agenda: Takes other pods and gangs that have to be processed, now or later.
             keeper: Keeps the workloads, and forgets those that have ended.
-            runner: Does what a step says.
+            runner: Does the next step of a workload.
             gangs: Observes gangs that have not started.
-            running: Looks at those that have.
+            running: Processes gangs that have started.
             prerequisites: Says what a pod needs before it can get a place.
         """
         self._picture, self._agenda, self._keeper, self._runner = picture, agenda, keeper, runner
@@ -55,16 +55,22 @@ class Dispatcher:
         self.looked: Event[Key] = Event()
 
     def look(self, key: Key) -> None:
-        """Dispatch a pod or gang that changed to its next step. A bug that it meets costs it a pause, and no other."""
+        """Do the next step of a changed pod or gang.
+
+        After an internal error, this pod or gang pauses, and the others go on.
+        """
         try:
             self._look_at(key)
             self.looked(key)
         except Exception:
-            logger.exception("pod %s/%s: an error in this program; trying again later", *key)
+            logger.exception("Pod %s/%s: internal error. The controller tries this pod again later.", *key)
             self._keeper.fail(key)
 
     def _look_at(self, key: Key) -> None:
-        """Look at a pod or gang: check what it needs first, then do its next step."""
+        """Do the next step of a pod or gang, unless an object is missing.
+
+        For example, a pod waits until the claim template that it names is read.
+        """
         if key in self._picture.gangs:
             self._look_at_gang(key)
             return
@@ -92,12 +98,14 @@ class Dispatcher:
             self._keeper.forget(key)
 
     def _workload_of(self, key: Key, pod: Pod, *, near: str) -> PendingWorkload:
-        """Return the workload of a single pod with the pod's newest state, unless a writer is at work on it.
+        """Return the workload of a single pod, updated to the pod's newest state.
+
+        While writes of the workload are running, it is returned without the update.
 
         Args:
             key: The key of the pod.
             pod: The newest state of the pod.
-            near: The gang that runs and that the pod comes to; empty for none.
+            near: The name of the running gang that the pod joins; empty for none.
         """
         template, volumes = self._picture.templates.of(pod), self._picture.volumes.of(pod)
         workload = self._keeper.workloads.get(key)
@@ -138,11 +146,11 @@ class Dispatcher:
             self._runner.run(gang, state)
 
     def _look_at_running(self, key: Key, starting: PendingWorkload | None) -> None:
-        """Look at a gang that has started: from now on each pod that is not bound goes on by itself.
+        """Process a gang that has started; its unbound pods are now placed one by one.
 
         Args:
             key: The key of the gang.
-            starting: The gang as it waited, if this is the first look since it started.
+            starting: The gang's waiting workload at the first call after its start; None at later calls.
         """
         if starting is not None:
             now = self._now()
@@ -159,9 +167,10 @@ class Dispatcher:
                 self._agenda.add(pod_key)
 
     def _gathered(self, key: Key, gang: PendingWorkload | None) -> PendingWorkload | None:
-        """Return a gang with its living pods; None while a writer is at work on one of them.
+        """Return a gang with its living pods; None while one of them is being written.
 
-        After all pods that ran are gone, those that waited by themselves become members again.
+        ``gang`` is the gang's workload so far; None if it has none. While a gang runs, each pod that joins it waits as
+        a workload of its own. Once all running pods are gone, the waiting pods become members of the gang again.
         """
         single = [self._keeper.workloads[pod] for pod in self._picture.gangs.pods(key) if pod in self._keeper.workloads]
         if any(workload.busy for workload in single):

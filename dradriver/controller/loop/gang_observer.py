@@ -1,4 +1,4 @@
-"""Looks at gangs that have not started: who is in them, how many they are to be, how far they are."""
+"""Observes gangs that have not started: their members, their size, and their state. ``Dispatcher`` calls it."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ LONGEST_LOOK_S: Final = 0.2
 
 
 class GangObserver:
-    """Observes gangs, each at most once in a while: all of its pods and claims change on the way to its start."""
+    """Observes gangs that have not started, with a pause between two observations of one gang.
+
+    All pods and claims of a gang change while it starts. So one observation can cover many events.
+    """
 
     def __init__(self, picture: Picture, agenda: Agenda, sizes: Sizes) -> None:
-        """Make one that has looked at none.
+        """Make an observer that has observed no gang.
 
         Args:
             picture: The cluster cache.
-            agenda: Takes the pods and gangs that have to be looked at, now or later.
-            sizes: Say how many pods the owner of a gang wants.
+            agenda: Takes the pods and gangs that have to be processed, now or later.
+            sizes: Read how many pods the owner of a gang wants.
         """
         self._picture, self._agenda, self._sizes = picture, agenda, sizes
         self._later: set[Key] = set()
 
     def looks_later(self, workload: PendingWorkload, *, is_queued: bool) -> bool:
-        """Return whether a gang was looked at a moment ago: later it is looked at once for all that happens meanwhile.
+        """Return whether a gang's observation is put off, because the last was too recent.
 
-        A gang that wants a place is never put off: it is asked with what is so now.
+        The later observation covers all events in between. The observation of a gang in the queue (``is_queued``) is
+        never put off: a plan needs the gang's current state.
         """
         if is_queued or asyncio.get_running_loop().time() >= workload.look_again_at:
             self._later.discard(workload.key)
@@ -47,7 +51,10 @@ class GangObserver:
         return True
 
     def look_now(self, workloads: Mapping[Key, PendingWorkload]) -> None:
-        """Have gangs observed now that would be observed later."""
+        """Put all gangs whose observation was put off on the agenda now.
+
+        ``workloads`` are all workloads, by key.
+        """
         for key in self._later:
             if (workload := workloads.get(key)) is not None:
                 workload.look_again_at = 0.0
@@ -55,20 +62,21 @@ class GangObserver:
         self._later.clear()
 
     def forget(self, key: Key) -> None:
-        """Forget a gang."""
+        """Do not observe a gang later, although its observation was put off."""
         self._later.discard(key)
 
     def gathered(
         self, workload: PendingWorkload | None, key: Key, alone: Sequence[Member]
     ) -> tuple[PendingWorkload, bool]:
-        """Return the workload of a gang's pods now, and whether it differs from the former one.
+        """Return the workload with the gang's current pods, and whether it has changed.
 
-        An existing workload is updated, so that it stays the same object.
+        An existing workload is updated in place. So other modules can keep their references to it.
 
         Args:
             workload: The gang's workload so far; None if it has none.
             key: The gang.
-            alone: Members that were workloads of their own so far. Their memory is kept.
+            alone: Members that were single workloads so far. Their objects are used again, with what they remember of
+                the pods.
         """
         known = {member.uid: member for member in (*alone, *(() if workload is None else workload.members))}
         members: list[tuple[Member, Rank | None]] = []
@@ -91,7 +99,10 @@ class GangObserver:
         return workload, is_changed
 
     def observe(self, workload: PendingWorkload) -> GangState | None:
-        """Return how far a gang is; None if that is not known yet, or the pods turn out to be none."""
+        """Return the state of a gang; None if the state is not known yet.
+
+        It also returns None if the owner says that the pods are no gang. Each pod is then a workload of its own.
+        """
         now = asyncio.get_running_loop().time()
         workload.look_again_at = now + min(LONGEST_LOOK_S, LOOK_S * len(workload.members))
         if self._picture.barrier is None:

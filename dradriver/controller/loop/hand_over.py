@@ -1,7 +1,7 @@
-"""Says whether kube-scheduler gets a pod: it has no place, or the scheduler refused several.
+"""Decides which pods are handed over to kube-scheduler, which then chooses their nodes and GPUs. ``Placer`` calls it.
 
-The first is for pods with the annotation ``when-full: hand-over``, the second for pods with rules that only the
-scheduler can evaluate.
+There are two cases. A pod with the annotation ``when-full: hand-over`` has found no place for long enough. Or the
+scheduler refused several nodes for a pod with rules that only the scheduler can evaluate.
 """
 
 from __future__ import annotations
@@ -18,32 +18,38 @@ from dradriver.queue.limits import Limits
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.write_lanes import Lanes
-from dradriver.reason import Cause, Reason
+from dradriver.reason import Cause, Reason, sentences
 
 _KEPT: Final = (
-    "the pod is not handed over to kube-scheduler, which does not know the partition of tenant {}: remove "
-    f"{names.WHEN_FULL}: {HAND_OVER}, or write schedulerPlaced: allow for the tenant"
+    "The pod is not handed over to kube-scheduler, which does not know the partition of tenant {}. Remove "
+    f"{names.WHEN_FULL}: {HAND_OVER}, or write schedulerPlaced: allow for the tenant."
 )
 
 
 class HandOver:
-    """Says which pods kube-scheduler gets, and when. It knows neither caps nor partitions."""
+    """Decides which pods are handed over to kube-scheduler, and when.
+
+    kube-scheduler knows neither the caps nor the partitions of tenants. So a pod that a cap or partition limits is not
+    handed over.
+    """
 
     def __init__(self, tenants: Tenants, limits: Limits, lanes: Lanes, deadlines: Deadlines) -> None:
-        """Make one.
+        """Make the rules of handing over.
 
         Args:
             tenants: Say whether kube-scheduler may place the pods of a namespace.
             limits: Say whether a limit, such as the cap of a tenant, keeps a pod waiting.
-            lanes: Say whether a pod may be written now.
-            deadlines: Says how long a pod looks for a place before.
+            lanes: Limit the writes that run at once; say whether writes for a pod may begin now.
+            deadlines: Says how long a pod looks for a place before it is handed over.
         """
         self._tenants, self._limits, self._lanes, self._deadlines = tenants, limits, lanes, deadlines
 
     def due(self, workload: PendingWorkload, now: float) -> float | Reason | None:
-        """Return when a pod without a place is handed over, by the loop's clock; or why it is not.
+        """Return when a pod without a place is handed over, by the event loop's clock.
 
-        None if the pod does not want it, or if it waits for a limit, such as the cap of its tenant.
+        This time can be past; ``now`` is the present time. Returns a ``Reason`` if a tenant's partition keeps
+        kube-scheduler from placing pods of this namespace. Returns None if the pod does not request the handover, or
+        while a limit, such as its tenant's cap, keeps the pod waiting.
         """
         if workload.is_gang or not workload.lead.wish.hands_over or self._limits.closed(workload):
             return None
@@ -53,9 +59,12 @@ class HandOver:
         return workload.looks_since(now) + self._deadlines.hand_over_s
 
     def refused(self, workload: PendingWorkload) -> Reason | None:
-        """Return why the scheduler is to choose the node of a pod that has a place; None if it is not.
+        """Return why the scheduler must choose a pod's node itself; None if it need not.
 
-        It has refused the nodes of several tentative placements, for rules that the controller does not know.
+        The scheduler must choose if both of these hold:
+
+        * It refused the nodes of ``MOST_REFUSALS`` placements that the controller chose for the pod.
+        * The pod has rules that only the scheduler can evaluate, and no cap or partition limits the pod.
         """
         if not workload.is_open or workload.lead.near or workload.lead.wish.alone is None:
             return None
@@ -63,17 +72,20 @@ class HandOver:
             return None
         if self._limits.closed(workload) or self._tenants.kept_from_scheduler(workload.key[0]):
             return None
-        return Reason(Cause.SCHEDULER, f"it refused {MOST_REFUSALS} nodes: {workload.lead.wish.open}")
+        return Reason(Cause.SCHEDULER, sentences(f"It refused {MOST_REFUSALS} nodes", workload.lead.wish.open))
 
     def can_write(self, workload: PendingWorkload) -> bool:
-        """Return whether a pod can be handed over now: nothing keeps its writes waiting."""
+        """Return whether the limit on concurrent writes lets a pod be handed over now."""
         return self._lanes.obstacle(workload.key, workload.order) is None
 
     def has_claim(self, workload: PendingWorkload, claim: ClaimRecord | None) -> bool:
-        """Return whether a claim was made to hand its pod over, as the pod still wants it.
+        """Return whether a pod already has a claim that hands it over to kube-scheduler.
+
+        A claim made for an earlier request of the pod does not count. ``claim`` is the pod's claim; for None the result
+        is False.
 
         Raises:
-            WordError: What the pod requests cannot be read.
+            WordError: The pod's request cannot be read.
         """
         if claim is None or not claim.handed_over or self._tenants.kept_from_scheduler(workload.key[0]):
             return False

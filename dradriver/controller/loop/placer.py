@@ -1,4 +1,7 @@
-"""Gives waiting workloads their places: puts them in the queue, has plans written, and says why one waits."""
+"""Gives waiting workloads their places: queues them, has plans written, and tells their pods why they wait.
+
+``StepRunner`` and ``Turn`` call it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ STUCK_S: Final = 60.0  # that a gang whose pods may go to a few nodes only looks
 
 
 class Placer:
-    """Puts workloads in the queue, and takes them out with a place."""
+    """Puts workloads in the queue, and takes each out when it has a place."""
 
     def __init__(
         self,
@@ -38,26 +41,26 @@ class Placer:
         running: RunningGangs,
         hand_over: HandOver,
     ) -> None:
-        """Make one with an empty queue.
+        """Make a placer with an empty queue.
 
         Args:
-            agenda: Takes the workloads that have to be looked at later.
+            agenda: Takes the workloads that have to be processed later.
             queue: Orders the workloads that wait.
             reasons: Writes why a pod waits.
             executor: Runs the writes of plans.
             planner: Finds places.
-            running: Restarts gangs whose plan holds no more.
-            hand_over: Says which pods kube-scheduler gets.
+            running: Restarts a gang that lost its places and finds no others on the nodes that its pods may use.
+            hand_over: Says which pods are handed over to kube-scheduler.
         """
         self._agenda, self._queue, self._reasons, self._executor = agenda, queue, reasons, executor
         self._planner, self._running, self._hand_over = planner, running, hand_over
 
     def leave(self, key: Key) -> None:
-        """Take a workload out of the queue: it wants no place now."""
+        """Take a workload out of the queue, because it needs no place now."""
         self._queue.drop(key)
 
     def want(self, workload: PendingWorkload, step: Place) -> None:
-        """Put a workload in the queue whose members want places."""
+        """Put a workload in the queue, because some members (``step.members``) need places."""
         workload.wanting, workload.least = frozenset(step.members), step.least
         for member in step.members:
             member.joins = step.joins
@@ -76,15 +79,15 @@ class Placer:
             self.without_place(workload, reason)
 
     def place(self, workload: PendingWorkload, rows: Bools | None) -> None:
-        """Plan places for a workload, and have them written; it leaves the queue.
+        """Plan places for a workload, take it out of the queue, and start the writes.
 
         Args:
             workload: The workload.
-            rows: The nodes to ask about, shape (rows,); None for all.
+            rows: A mask of the nodes to try: (rows,), one row per node; None for all.
 
         Raises:
             NoPlaceError: There are not enough places.
-            WordError: What a member requests cannot be read, or no gang can have it.
+            WordError: A member's request cannot be read, or no gang can make this request.
         """
         wait = self._planner.waits(workload, asyncio.get_running_loop().time())
         if wait is not None:
@@ -102,24 +105,39 @@ class Placer:
         self._executor.place(workload, plan)
 
     def block(self, workload: PendingWorkload, error: NoPlaceError, rows: Bools | None) -> None:
-        """Say that a workload found no place, and tell all to which that is news: those that request the same."""
+        """Note that a workload found no place, and tell its pods why.
+
+        Workloads of the same equivalence class (with the same request) are told, too, if the reason is new for them.
+
+        Args:
+            workload: The workload.
+            error: Why there is no place.
+            rows: A mask of the nodes that were tried: (rows,), one row per node; None for all.
+        """
         reason = self._planner.why(workload, error, rows)
         is_limit = isinstance(error, LimitError)
         for other, news in self._queue.block(workload, reason, work=self._planner.work, by_limit=is_limit):
             self.without_place(other, news)
 
     def widen(self) -> None:
-        """Have workloads placed or told again to whom a limit leaves more now."""
+        """Queue workloads again whose limit was raised; tell those that still have no place why."""
         for workload, reason in self._planner.widened():
             self.without_place(workload, reason)
 
     def refuse(self, workload: PendingWorkload, reason: Reason, *, is_for_all: bool = True) -> None:
-        """Tell a workload's pods, or the first of them, what keeps it from being placed at all."""
+        """Tell the pods of a workload why it cannot be placed at all: ``reason``.
+
+        If ``is_for_all`` is False, only the first pod is told.
+        """
         for member in workload.members if is_for_all else (workload.lead,):
             self._reasons.want(member.pod, reason)
 
     def without_place(self, workload: PendingWorkload, reason: Reason) -> None:
-        """Write why a workload has no place; hand it over if it waited long enough."""
+        """Tell a workload's pods the ``reason`` why there is no place, or end its waiting.
+
+        Waiting ends in two cases. A pod that has waited long enough is handed over to kube-scheduler. A gang is
+        restarted if it lost its places and finds no others.
+        """
         now = asyncio.get_running_loop().time()
         # When the workload is handed over to the scheduler; a Reason why that is not possible; None if it never is.
         due = self._hand_over.due(workload, now)
@@ -146,7 +164,10 @@ class Placer:
         self.tell(workload, self._planner.told(workload, reason), but=(Cause.GANG,) if workload.is_gang else ())
 
     def wait(self, workload: PendingWorkload, step: Wait) -> None:
-        """Have a workload without a place looked at again at a time, and tell its pods why they wait."""
+        """Put a waiting workload on the agenda for later, and tell its pods the reason.
+
+        ``step`` has the time and the reason.
+        """
         if step.until is not None:
             self._agenda.add_at(step.until, workload.key)
         if step.reason is None:
@@ -157,9 +178,10 @@ class Placer:
             self.refuse(workload, step.reason)
 
     def tell(self, workload: PendingWorkload, reason: Reason, *, but: Collection[Cause] = ()) -> None:
-        """Tell the pods of a workload without a place why they wait; if writing for it failed, that says more.
+        """Tell the pods of a workload without a place why they wait.
 
-        ``but`` are causes of earlier failures that say less.
+        If an earlier write for the workload failed, its pods show that error instead of ``reason``. An error with a
+        cause in ``but`` is replaced by ``reason``, because ``reason`` says more.
         """
         for member in workload.members:
             if not (workload.failures.times and self._reasons.insist(member.pod, but=but)):

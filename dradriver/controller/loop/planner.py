@@ -1,4 +1,7 @@
-"""Finds places for workloads that wait: which GPUs each may have, which nodes it avoids, why it has no place."""
+"""Plans places for waiting workloads: which GPUs they may have, which nodes to avoid, and why there is no place.
+
+``Placer`` calls it.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,11 @@ Places = dict[Member, Placement]
 
 
 class Try(NamedTuple):
-    """One of the tries to find places for a workload.
+    """One try to find places for a workload.
 
     Attributes:
-        avoid: Nodes that are left out.
-        is_one_a_node: Whether each pod is to be on a node of its own.
+        avoid: Names of nodes that are left out.
+        is_one_a_node: Whether each pod must be on a node of its own.
     """
 
     avoid: Collection[str]
@@ -50,39 +53,44 @@ class Try(NamedTuple):
 
 
 class Planner:
-    """Asks for plans on behalf of workloads; a late pod of a gang gives up the place that was kept for it.
+    """Plans places for workloads, within the limits.
+
+    If the place of a lost pod of a gang is kept, the pod that replaces it gets this place.
 
     Attributes:
-        work: What the last plan cost, or the search for it, in evaluations of nodes.
+        work: The cost of the last search, with or without a result, in evaluations of nodes.
     """
 
     def __init__(self, picture: Picture, queue: Queue, limits: Limits) -> None:
-        """Make one.
+        """Make a planner.
 
         Args:
             picture: The cluster cache.
-            queue: Says how many wait.
+            queue: The waiting workloads.
             limits: Says which GPUs a workload may have.
         """
         self._picture, self._queue, self._limits = picture, queue, limits
         self.work = 0
 
     def plan(self, workload: PendingWorkload, rows: Bools | None) -> Places:
-        """Plan places for those members of a workload that want one.
+        """Plan places for those members of a workload that need one.
 
-        The limits, such as caps, first say which members may have a place now and on which GPUs (``Offer``). Then the
-        first try avoids the nodes on which the workload was tried, and those that the scheduler refused lately. The
-        next try avoids only the nodes on which it was tried. The last try avoids none, and may spend as much effort as
-        if it were the only one. A gang that the scheduler refused for a port, a rule or a volume is first tried with
-        one pod on each node: whatever is the reason, it holds for fewer of its pods then.
+        The limits, such as caps, first say which members may have a place now and on which GPUs (``Offer``). Then up to
+        four tries follow, until one finds places:
+
+        1. Only for a gang that the scheduler refused for a port, a rule or a volume: as try 2, but with one pod on each
+           node. So the cause, which the controller does not know, concerns fewer pods.
+        2. Avoid the nodes on which the workload was tried, and those that the scheduler refused lately.
+        3. Avoid only the nodes on which the workload was tried.
+        4. Avoid no node. This try may spend as much effort as all others together.
 
         Args:
             workload: The workload.
-            rows: The nodes to ask about, shape (rows,); None for all. Gangs ask about all.
+            rows: A mask of the nodes to try: (rows,), one row per node; None for all. For gangs all nodes are tried.
 
         Raises:
             NoPlaceError: There are not enough places.
-            WordError: What a member requests cannot be read, or is a request that no pod of a gang can make.
+            WordError: A member's request cannot be read, or no pod of a gang can make it.
         """
         self.work = POD_WORK * len(workload.members)
         # 1. What the limits allow. ``search(attempt, effort)`` finds places there for ``members``, or raises.
@@ -105,9 +113,9 @@ class Planner:
                 places = search(attempt, effort)
             except NoPlaceError as error:
                 if attempt is tries[-1]:
-                    # ``stable`` has no figures: they change with every event, and each change would be written to pods.
+                    # No figures: they change with every event, and each change would be written to pods.
                     # ``refusal`` adds which GPUs the limits left out.
-                    raise offer.refusal(NoPlaceError(error.stable, cause=error.cause)) from None
+                    raise offer.refusal(error.without_figures) from None
             else:
                 if not attempt.avoid:
                     workload.failures.begin_again()  # all nodes have had their turn: forget ``failures.tried``
@@ -119,9 +127,11 @@ class Planner:
     def _search(
         self, workload: PendingWorkload, offer: Offer, rows: Bools | None
     ) -> tuple[Collection[Member], Callable[[Try, Effort], Places]]:
-        """Return the members whose refusals count, and the function that finds places in one try.
+        """Return the members to place, and the function that runs one try.
 
-        The function raises NoPlaceError if there are none.
+        The function takes the try and the effort that it may spend, and raises NoPlaceError if it finds no places.
+        ``plan`` makes the tries, which avoid nodes on which the scheduler refused the returned members. ``offer`` has
+        the members and GPUs that the limits allow. ``rows`` is a mask of the nodes to try.
         """
         if workload.is_gang:
             return self._search_gang(workload, offer)
@@ -138,7 +148,11 @@ class Planner:
     def _search_gang(
         self, workload: PendingWorkload, offer: Offer
     ) -> tuple[Collection[Member], Callable[[Try, Effort], Places]]:
-        """Return the members of a gang that have claims or want places, and what finds these places."""
+        """Return a gang's members to plan with, and the function that runs one try.
+
+        The members are those without a place, and those with claims: the plan is made near these. ``offer`` has the
+        members and GPUs that the limits allow.
+        """
         terms = terms_of(self._picture, workload)
         assert terms is not None, "it is a gang"
         members = gang_plan.members_to_plan(self._picture, workload.members, frozenset(offer.members))
@@ -150,7 +164,10 @@ class Planner:
         return members, search
 
     def _search_late(self, workload: PendingWorkload, offer: Offer) -> Callable[[Try, Effort], Places]:
-        """Return what finds a place for a pod that comes to a gang which has started: near the others of the gang."""
+        """Return the function that finds a place for a pod joining a running gang.
+
+        The place is near the gang's other pods. ``offer`` has the GPUs that the limits allow.
+        """
         gang = self._gang(workload)
         late, kept_places = late_search(offer.snapshot, workload.lead, gang), self._picture.kept_places
         kept = late.terms.home.get(workload.lead)
@@ -167,10 +184,13 @@ class Planner:
         return search
 
     def enqueue(self, workload: PendingWorkload) -> Reason | None:
-        """Put a workload in the queue for a plan. Returns why it waits, if it is known that there is no place now.
+        """Put a workload in the queue; return None, or why it has no place now.
+
+        A reason is returned if a workload of the same equivalence class (with the same request) found no place the last
+        time.
 
         Raises:
-            WordError: What a member requests cannot be read.
+            WordError: A member's request cannot be read.
         """
         workload.reserved = self._limits.reserved(workload)
         for member in workload.members:
@@ -179,14 +199,19 @@ class Planner:
         return self._queue.put(workload)
 
     def widened(self) -> Iterator[tuple[PendingWorkload, Reason]]:
-        """Plan again for workloads to whom a limit leaves more now; yields those that find no place anyway."""
+        """Queue workloads again whose limit was raised.
+
+        Those that still have no place are yielded, each with the reason.
+        """
         while self._limits.eased:
             yield from self._queue.widen(self._limits.eased.pop())
 
     def waits(self, workload: PendingWorkload, now: float) -> Wait | None:
-        """Return until when no plan is made for a late pod of a gang, because its kept place is not free yet; or None.
+        """Return a late pod's wait for its kept place; None if it need not wait.
 
-        The lost pod is gone, and its claim goes with it: a StatefulSet makes another pod of that name before.
+        A late pod replaces a lost pod of a running gang. The lost pod's place is kept for it, but is in use until the
+        lost pod's claim is deleted. A StatefulSet creates the new pod before that. ``now`` is by the event loop's
+        clock.
         """
         if workload.is_gang or not workload.lead.near:
             return None
@@ -201,21 +226,29 @@ class Planner:
             return None
         if now >= workload.looks_since(now) + FREE_S:
             return None
-        return Wait(now + LOOK_S, Reason(Cause.GPUS, "the lost pod's GPUs are not free yet"))
+        return Wait(now + LOOK_S, Reason(Cause.GPUS, "Waiting until the GPUs of the lost pod are free."))
 
     def why(self, workload: PendingWorkload, error: NoPlaceError, rows: Bools | None) -> Reason | None:
-        """Return what to tell a workload without a plan; None if only a few nodes were asked about."""
+        """Return why a workload has no plan; None if untried nodes may have a place.
+
+        Args:
+            workload: The workload.
+            error: The error of the search.
+            rows: A mask of the nodes that were tried: (rows,), one row per node; None for all.
+        """
         if isinstance(error, LimitError):
             return error.why
         if not workload.is_gang:
             return None if rows is not None and not workload.lead.near else why(workload.lead.pod, error)
         if not any(is_narrowed(member.pod) for member in workload.members):
             return error.why
-        text = f"some pods of its gang may go to few nodes only, those of an earlier plan, and there: {error}"
-        return Reason(error.cause, text)
+        return error.why.add("Some pods of the gang can use only the nodes of an earlier plan")
 
     def told(self, workload: PendingWorkload, reason: Reason) -> Reason:
-        """Return why a workload has no plan, with what the limits have to add, such as what is reserved for it."""
+        """Return why a workload waits: ``reason``, and what caps or reservations add to it.
+
+        A reservation adds the GPUs that it reserves for the workload.
+        """
         return self._limits.told(workload, reason)
 
     def _gang(self, workload: PendingWorkload) -> Membership:

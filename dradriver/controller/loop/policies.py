@@ -1,13 +1,13 @@
-"""The controller's policies, which it watches in their ConfigMap; a bad one is an Event about that ConfigMap.
+"""Watches the controller's policies in their ConfigMap, and writes Events about their validity.
 
-The controller enforces caps, partitions and reservations, so it must not wait for a mounted file. It writes the Event
-for all processes: they read the same ConfigMap, and a thousand agents need not say so too.
+The controller enforces caps, partitions and reservations, so it must not wait for a mounted file. It writes the Events
+for all processes: they read the same ConfigMap, so the node agents need not write them, too.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -34,45 +34,78 @@ def follow(
     configmap: str,
     instance: str,
 ) -> PoliciesFile:
-    """Return the policies, to be run; the controller chooses by them, from their first state on.
+    """Return an object that calls ``apply`` whenever the policies change; the caller runs it.
+
+    This function itself calls ``apply`` with the present policies.
 
     Args:
-        apply: Has the controller choose by some policies from now on.
+        apply: Makes the controller use given policies from now on.
         client: An entered client.
         path: The mounted file; None for the defaults.
-        namespace: The ConfigMap's.
-        configmap: The name of the ConfigMap that the file is of; empty to read the file alone, without Events.
-        instance: The replica that writes Events.
+        namespace: The namespace of the ConfigMap.
+        configmap: The name of the ConfigMap that the file comes from; empty to read the file alone, without Events.
+        instance: The name of this replica, which Events show.
     """
     policies: PoliciesFile
     if path is None or not configmap:
         policies = PoliciesFile(path, on_change=apply)
     else:
-        tell = recorder(client, namespace=namespace, name=configmap, instance=instance)
-        policies = WatchedPolicies(client, path, namespace=namespace, name=configmap, on_change=apply, on_trouble=tell)
+        events = PoliciesEvents(client, namespace=namespace, name=configmap, instance=instance)
+        policies = WatchedPolicies(
+            client,
+            path,
+            namespace=namespace,
+            name=configmap,
+            on_change=apply,
+            on_trouble=events.invalid,
+            on_recovery=events.valid,
+        )
     apply(policies.in_force)
     return policies
 
 
-def recorder(client: Client, *, namespace: str, name: str, instance: str) -> Callable[[str], Awaitable[None]]:
-    """Return the function that writes an Event about the policies' ConfigMap, given what is wrong with it.
+class PoliciesEvents:
+    """Writes the Events about the ConfigMap of the policies."""
 
-    Args:
-        client: An entered client.
-        namespace: The ConfigMap's.
-        name: The ConfigMap's.
-        instance: The replica that says so.
-    """
-    events = Recorder(client, component="gpu-topology", instance=instance)
+    def __init__(self, client: Client, *, namespace: str, name: str, instance: str) -> None:
+        """Store what the Events need.
 
-    async def record(trouble: str) -> None:
-        try:
-            uid = (await client.get(CONFIG_MAPS, name, namespace=namespace))["metadata"]["uid"]
-        except (DriverError, KeyError) as error:
-            logger.warning("ConfigMap %s/%s cannot be read, so its Event has no uid: %s", namespace, name, error)
-            uid = ""
-        about = Reference(CONFIG_MAPS.kind, namespace, name, uid)
+        Args:
+            client: An entered client.
+            namespace: The namespace of the ConfigMap.
+            name: The name of the ConfigMap.
+            instance: The name of this replica, which Events show.
+        """
+        self._client, self._namespace, self._name = client, namespace, name
+        self._events = Recorder(client, component="gpu-topology", instance=instance)
+
+    async def invalid(self, trouble: str) -> None:
+        """Write that the policies are not in force; ``trouble`` says why."""
         reason = PoliciesError.reason
-        await events.record(about=about, type="Warning", reason=reason, message=trouble, action=_ACTION)
+        about = await self._about(reason)
+        await self._events.record(about=about, type="Warning", reason=reason, message=trouble, action=_ACTION)
 
-    return record
+    async def valid(self, policies: Policies) -> None:
+        """Write that the policies are in force again, after an Event of ``invalid``."""
+        name = f"{self._namespace}/{self._name}"
+        message = (
+            f"The policies file of ConfigMap {name} is valid again. It is in force, digest {policies.fingerprint}."
+        )
+        about = await self._about("PoliciesValid")
+        await self._events.record(about=about, type="Normal", reason="PoliciesValid", message=message, action=_ACTION)
+
+    async def _about(self, reason: str) -> Reference:
+        """Return the ConfigMap for an Event with a reason, without its UID if the ConfigMap cannot be read."""
+        try:
+            config_map = await self._client.get(CONFIG_MAPS, self._name, namespace=self._namespace)
+            uid = config_map["metadata"]["uid"]
+        except (DriverError, KeyError) as error:
+            logger.warning(
+                "ConfigMap %s/%s cannot be read, so kubectl describe does not show the Event %s: %s",
+                self._namespace,
+                self._name,
+                reason,
+                error,
+            )
+            uid = ""
+        return Reference(CONFIG_MAPS.kind, self._namespace, self._name, uid)

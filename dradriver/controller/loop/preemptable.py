@@ -1,4 +1,7 @@
-"""Who may have to end for others: by the policies, by who had to lately, and by what there is to end them with."""
+"""Says which running workloads preemption may end: by the policies, recent evictions and the ways to end them.
+
+``Preemptions`` calls it.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ UNREAD_S: Final = 30.0  # after which it is looked again whether the labels of a
 
 
 class Preemptable:
-    """Units that run, as far as they may have to end.
+    """The running workloads that preemption may end.
 
     Attributes:
-        terms: What the policies file in force says of it.
+        terms: The preemption rules of the policies file in force.
     """
 
     def __init__(
@@ -43,14 +46,14 @@ class Preemptable:
         limits: Limits,
         evicted: EvictionRecord,
     ) -> None:
-        """Make one of whose workloads nobody may have to end.
+        """Begin with preemption off, until ``terms`` is set.
 
         Args:
-            picture: The cluster.
-            tenants: Whose a namespace is, and what its priorities count.
+            picture: The cluster cache.
+            tenants: Give the tenant of a namespace, and the highest priority that it may use.
             evictions: Says whether there is a way to end a workload.
-            limits: Says whose reserved GPUs a workload may have.
-            evicted: Who had to end lately, also by former leaders.
+            limits: Says which reserved GPUs a workload may have.
+            evicted: The workloads that were evicted lately, also by previous leaders.
         """
         self.terms = Terms()
         self._picture, self._tenants, self._evictions, self._limits = picture, tenants, evictions, limits
@@ -58,27 +61,33 @@ class Preemptable:
         self._is_restored = False
 
     def begin(self) -> None:
-        """Count also what was evicted by former leaders: their claims say whom they had ended."""
+        """Read the evictions of previous leaders from the claims when they are next needed."""
         self._is_restored = False
 
     def left(self, now: float) -> int:
-        """Return how many workloads may be preempted still, of those that may within a minute.
+        """Return how many more workloads may be preempted within the current minute.
 
-        Those count that were told to, and those of plans under way. A plan that comes to nothing costs nobody anything.
+        Workloads that were evicted within the last minute count against this number. So do the victims of plans that
+        have not begun, unless the plan is given up. ``now`` is in seconds since the epoch.
         """
-        return self.terms.units_per_minute - len(self._counted(now))
+        return self.terms.workloads_per_minute - len(self._counted(now))
 
     def room_at(self, count: int, now: float) -> float | None:
-        """Return when so many may be preempted, seconds since the epoch; None if they may now.
+        """Return when ``count`` more workloads may be preempted, in seconds since the epoch.
 
-        More than may end within a minute have to wait until nobody has ended for a minute.
+        Returns None if they may be preempted now. If ``count`` exceeds the limit per minute, the time is one minute
+        after the last eviction.
         """
         counted = self._counted(now)
-        most = max(self.terms.units_per_minute - count, 0)
+        most = max(self.terms.workloads_per_minute - count, 0)
         return counted[-most - 1] if len(counted) > most else None
 
     def _counted(self, now: float) -> list[float]:
-        """Return until when each workload counts that was told to end lately, or is to be; sorted."""
+        """Return the times at which victims stop counting against the limit per minute, sorted.
+
+        There is one time for each workload that was evicted within the last minute, or that a plan names as a victim.
+        The times and ``now`` are in seconds since the epoch.
+        """
         self._remember(now)
         ended = self._evictions.ended()
         planned = self._planned().difference([workload for workload, _ in ended])
@@ -88,13 +97,19 @@ class Preemptable:
         return sorted(times)
 
     def scenes(self, wanting: PendingWorkload, now: float) -> tuple[list[Scene], float]:
-        """Return which workloads are preemptable for another, which end already, and when that changes by itself.
+        """Return which running workloads may end for ``wanting``, as scenes to try, and a time.
 
-        There are several scenes if workloads could not be ended before. They are to be tried in this order: without
-        those, with those that were refused least often, with all. So a workload that cannot be ended does not delay a
-        preemption twice while there are other victims.
+        A scene is a list of workloads that may end. There is one scene, unless some workloads could not be evicted
+        before. Then the caller tries several scenes in this order:
 
-        The time is in seconds since the epoch, infinite if nothing changes without an event.
+        1. the workloads whose eviction was refused least often in a row;
+        2. these, and the workloads with the next higher number of refusals;
+        3. all workloads.
+
+        So a workload that cannot be ended does not delay a preemption twice while there are other victims.
+
+        The time says when the scenes change without an event; infinite for never. Like ``now`` it is in seconds since
+        the epoch.
         """
         priority = -wanting.order[0]  # an order begins with the negative priority
         changes: list[float] = []  # when the answer can become another one without an event
@@ -157,10 +172,14 @@ class Preemptable:
         return scenes, min(changes, default=math.inf)
 
     def _spared(self, workloads: Iterable[tuple[Workload, int]], now: float) -> dict[Key, float]:
-        """Return which workloads are spared because they replace one that had to end, and until when.
+        """Return the workloads that are spared for a while, and until when.
 
-        Each eviction spares the workload that the same owner made next. So nothing has to end again and again, and an
-        owner of many pods has no more of them spared than had to end.
+        After an eviction, the next workload of the same owner is spared, so that it is not evicted again and again. An
+        owner has at most as many spared workloads as it lost by evictions.
+
+        Args:
+            workloads: The workloads that could be preempted, each with its priority.
+            now: The time, in seconds since the epoch, as are the returned times.
         """
         back_off_s = self.terms.back_off_minutes * MINUTE_S
         by_lineage = self._evicted.by_lineage(now - back_off_s)
@@ -182,7 +201,7 @@ class Preemptable:
         return spared
 
     def _may_end(self, workload: Workload) -> bool:
-        """Return whether the policies let a workload end at some time, and there is a way."""
+        """Return whether the policies allow a workload to be preempted, and its pods can end."""
         terms = self.terms
         if workload.grace_s > terms.longest_grace_seconds:
             return False
@@ -194,11 +213,15 @@ class Preemptable:
         return self._evictions.may_end(workload)
 
     def to_end(self) -> frozenset[str]:
-        """Return the uids of pods that are preempted for somebody already."""
+        """Return the uids of the pods that preemptions have already chosen as victims."""
         return frozenset(uid for preempts in self._plans() for uid in preempts.uids)
 
     def _plans(self) -> Iterator[Preempts]:
-        """Give what claims say of those who have to end for them, also claims that are about to be created."""
+        """Yield the notes of all preemptions whose victims may still exist.
+
+        A note names the pods that must end for a claim. It is on a claim without allocated devices, or in a placement
+        whose claim is about to be created.
+        """
         accounts = self._picture.accounts
         promised = (claim.preempts for claim in accounts.preempting() if claim.devices is None)
         for preempts in (*promised, *(place.preempts for place in accounts.placements())):
@@ -206,10 +229,10 @@ class Preemptable:
                 yield preempts
 
     def _planned(self) -> set[Key]:
-        """Return the uids of pods that have to end for another pod and were not told yet.
+        """Return the keys of the planned victims that were not told to end yet.
 
-        If one is refused before any other has begun to end, the plan is given up. Afterwards it is asked again and
-        again, and may end at any moment.
+        A victim whose eviction was refused counts only if its plan has ended another pod: the controller then tries the
+        eviction again. Otherwise the controller gives up the plan.
         """
         planned: set[Key] = set()
         for parts in self._by_plan(self._plans()):
@@ -224,7 +247,12 @@ class Preemptable:
 
     @staticmethod
     def _by_plan(notes: Iterable[Preempts]) -> list[list[Preempts]]:
-        """Return what claims say by the plan that it is a part of: of a gang each claim has its own."""
+        """Return the preemption notes of claims, grouped by plan.
+
+        A note, an annotation, names the pods that must end before its claim gets its GPUs.
+
+        A gang's plan has one note for each claim.
+        """
         plans: dict[tuple[int, str], list[Preempts]] = {}
         for preempts in notes:
             plans.setdefault((preempts.at, preempts.why), []).append(preempts)
@@ -239,7 +267,10 @@ class Preemptable:
         return {key if (of := self._picture.gangs.of(key)) is None else of.gang for key in keys}
 
     def _remember(self, now: float) -> None:
-        """Forget what is over; a leader that begins learns from the claims whom its predecessors have had ended."""
+        """Read the evictions of previous leaders once, and forget evictions that are too old.
+
+        ``now`` is in seconds since the epoch.
+        """
         if not self._is_restored:
             self._is_restored = True
             for parts in self._by_plan(
@@ -249,7 +280,10 @@ class Preemptable:
         self._evicted.keep(now - max(self.terms.back_off_minutes, 1.0) * MINUTE_S, now)
 
     def _told(self, parts: Sequence[Preempts]) -> list[Evicted]:
-        """Return the evictions of a plan by its claims, without those that are known already."""
+        """Return evictions that one plan's claims show and that are not yet recorded.
+
+        ``parts`` are the notes (annotations) on these claims; each names pods that must end.
+        """
         victims = {victim.uid: victim for preempts in parts for victim in preempts.victims}
         living = [pod for preempts in parts for pod in conflicts.living(self._picture, preempts)]
         untold = [pod for pod in living if pod.metadata.deletion_timestamp is None]
@@ -265,10 +299,12 @@ class Preemptable:
 
     @staticmethod
     def _lineages(parts: Iterable[Preempts]) -> list[str]:
-        """Return the lineages of a plan's victims by its claims, one for each workload that ends.
+        """Return the owners of a plan's victims, one entry for each workload that ends.
 
-        Earlier releases wrote the lineage of a gang on each claim whose node has a pod of the gang. The first claim of
-        a gang names more pods than the others, so the longest are read first. Pods that are named already add nothing.
+        A lineage names an owner, such as ``team-a/train``: its later workloads replace the victim. Earlier releases
+        wrote the lineage of a gang on each claim whose node has a pod of that gang. To count each gang once, the notes
+        with the most pods are read first, and a note adds nothing if all its pods are known. ``parts`` are the notes of
+        the plan.
         """
         lineages: list[str] = []
         seen: set[str] = set()

@@ -1,14 +1,15 @@
-"""Preemption: who is promised GPUs that others of lower priority have, within the bounds of the policies file.
+"""Preemption: gives a workload the GPUs of workloads with lower priority, within the limits of the policies file.
 
-state      record in the API                                   goes on when                  else
-blocked    a gated pod, or all of a gang                       others of less can end for it waits
-promised   claims that name whom they wait for, and until when all are there                 given back: nobody was told
-lifted     no gate                                             victims are told to end       given back
-ending     victims that were told, or whose owner is suspended all of them are gone          given back at the deadline
-free       claims whose victims are gone                       an ordinary promise from now  its own deadlines
+state    record in the API                                     next state when              else
+blocked  a gated pod, or all pods of a gang                    enough victims are found     waits
+placed   claims that name the victims and a deadline           all claims exist             revoked: no victim was told
+ungated  no gate                                               victims are told to end      revoked
+ending   victims that were told, or whose owner is suspended   all victims are gone         revoked at the deadline
+free     claims whose victims are gone                         it is allocated and bound    its usual deadlines
 
-Any leader knows all of this from the claims (``api/claims/preemption_note.py``). No pod is told to end before all
-claims exist and all gates are removed. A pod that was told has another version, and is not told again.
+Any leader reads all of this from the claims (``api/claims/preemption_note.py``). No pod is told to end before all
+claims exist and all gates are removed. No pod is told twice: the write that tells a pod names its version, and changes
+it.
 """
 
 from __future__ import annotations
@@ -57,17 +58,19 @@ MOST_ASKED: Final = 8  # workloads of one tenant with a cap whose cap is looked 
 LEAST_MARGIN_S: Final = 5.0  # for the writes of a plan
 NAMED: Final = 3  # workloads that a reason names
 SAME_DAY_S: Final = 12 * 3600.0  # from which on a reason says the day, too
-OFF: Final = "preemption was switched off in the policies file"
+OFF: Final = "Preemption was switched off in the policies file."
 
 
 class _Answer(NamedTuple):
-    """What a try to find places for a workload came to.
+    """The result of a try to preempt for a workload.
 
     Attributes:
         plans: How many plans were made.
-        ended: How many workloads have to end; 0 if there are no places, or too many would have to end now.
-        changes_at: When the answer can be another one without any event, seconds since the epoch.
-        room_at: When enough workloads may end for it, the same; None if that is not what is missing.
+        ended: How many workloads have to end for the places; 0 if no places were found, or if too many would have to
+            end now.
+        changes_at: When the result can change without an event, in seconds since the epoch.
+        room_at: When the limit per minute allows enough evictions, in seconds since the epoch; None if this limit is
+            not the obstacle.
     """
 
     plans: int
@@ -77,7 +80,7 @@ class _Answer(NamedTuple):
 
 
 class Preemptions:
-    """Finds places for those who find none, and says what becomes of them."""
+    """Finds places by preemption, and follows each preemption to its end."""
 
     def __init__(
         self,
@@ -90,17 +93,17 @@ class Preemptions:
         limits: Limits,
         evicted: EvictionRecord,
     ) -> None:
-        """Make one that is off.
+        """Begin with preemption off, until ``follow`` is called.
 
         Args:
-            picture: The cluster.
-            queue: Who waits.
-            lanes: Who may be written now.
-            tenants: Whose a namespace is, and what its priorities count.
+            picture: The cluster cache.
+            queue: The waiting workloads.
+            lanes: Limit the writes that run at once; say for which workloads writes may begin now.
+            tenants: Give the tenant of a namespace, and the highest priority that it may use.
             executor: Runs writes.
             evictions: Ends pods.
             limits: Says which GPUs a workload may have.
-            evicted: Who had to end lately, also by former leaders.
+            evicted: The workloads that were evicted lately, also by previous leaders.
         """
         self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
         self._executor, self._evictions, self._limits = executor, evictions, limits
@@ -112,18 +115,21 @@ class Preemptions:
         return self._preemptable.terms
 
     def begin(self) -> None:
-        """Begin preemption as the leader: the claims tell whom former leaders have had ended."""
+        """Begin as the leader: have the evictions of previous leaders read from the claims."""
         self._preemptable.begin()
 
     def follow(self, policies: Policies) -> None:
-        """Have preemption follow the policies in force."""
+        """Use the preemption rules of these policies from now on."""
         self._preemptable.terms = policies.queue.preemption
         self._turns.clear()
 
     # Who gets a place.
 
     def look(self) -> bool:
-        """Try preemption for some workloads that found no place. Returns whether any place was found."""
+        """Try preemption for workloads that found no place; return whether places were found.
+
+        It tries them in the queue's order, until ``MOST_LOOKS`` plans were made.
+        """
         if not self._terms.enabled or not len(self._queue) or not self._lanes.room():
             return False
         now = time.time()
@@ -155,7 +161,7 @@ class Preemptions:
             except WordError:
                 continue  # the dispatcher's next look at it writes that its request cannot be read
             except Exception:  # a bug in what one workload meets must not stop the others
-                logger.exception("pod %s/%s: an error in this program; nobody ends for it", *workload.key)
+                logger.exception("Pod %s/%s: internal error. No pod is preempted for it.", *workload.key)
                 continue
             plans += answer.plans - 1
             evictions_left -= answer.ended
@@ -166,7 +172,10 @@ class Preemptions:
         return is_found
 
     def _can_use(self, workload: PendingWorkload) -> bool:
-        """Return whether others could end for a workload now, if enough of them may: its limits leave it GPUs."""
+        """Return whether evictions can help a queued workload now.
+
+        They cannot if, for example, its tenant's cap leaves it no GPUs.
+        """
         if workload.key not in self._queue or not self._may_preempt(workload):
             return False
         try:
@@ -176,7 +185,7 @@ class Preemptions:
         return True
 
     def _may_preempt(self, workload: PendingWorkload) -> bool:
-        """Return whether others may end for a workload at all, and it may be written now."""
+        """Return whether a workload may preempt others, and writes for it may begin now."""
         if workload.busy or any(member.pod.spec.preemption_policy == "Never" for member in workload.members):
             return False
         if self._tenants.by_kueue(self._tenants.of(workload.key[0])):
@@ -190,7 +199,10 @@ class Preemptions:
         return self._lanes.obstacle(workload.key, workload.order, schedulers=workload.schedulers) is None
 
     def _bound_to_others(self, workload: PendingWorkload) -> bool:
-        """Return whether a pod comes to a gang that runs, and may go only where that gang's words let it."""
+        """Return whether a pod joins a running gang that restricts the places of its pods.
+
+        Examples are a required network level, and a largest number of nodes. No preemption is tried for these pods.
+        """
         of = self._picture.gangs.of(workload.key) if workload.lead.near else None
         if of is None or of.wants is None:
             return False
@@ -198,7 +210,11 @@ class Preemptions:
         return near or any((of.wants.max_nodes, of.wants.min_gpus_per_node, of.wants.min_network_gbps))
 
     def _try(self, workload: PendingWorkload, allowance: Allowance, now: float, *, most: int) -> _Answer:
-        """Find places for a workload for which at most so many others have to end now, and have them written."""
+        """Find places for a workload by preemption, and have them written.
+
+        ``allowance`` has the members and GPUs that the limits leave to the workload. At most ``most`` other workloads
+        may be ended for it now.
+        """
         scenes, changes_at = self._preemptable.scenes(workload, now)
         scene = scenes[-1]  # of all that may end
         if not scene.workloads:
@@ -223,14 +239,18 @@ class Preemptions:
 
     @property
     def _margin_s(self) -> float:
-        """How much longer than the longest grace the place is kept: the writes need some seconds of it."""
+        """How many seconds a place is kept after the longest grace period of its victims.
+
+        In this time, the writes that precede the evictions take place.
+        """
         return max(self._terms.margin_seconds, LEAST_MARGIN_S)
 
     def _named(self, found: Found, now: float) -> dict[Member, Placement]:
-        """Return the places, each with the pods that have to end for it.
+        """Return the places of ``found``, with notes of the pods that must end first.
 
-        These are the victims on its node, and the pods there that end already. If a victim gang has pods on several of
-        the nodes, the first place names all pods of the gang, and later ones those on their own node.
+        The note of a place names the victims' pods on its node, and the pods there that are already being deleted. If a
+        victim gang has pods on several of the nodes, the first place names all pods of the gang. Later places name only
+        the pods on their own node. ``now`` is in seconds since the epoch.
         """
         grace_s = max(victim.grace_s for victim in found.victims)
         until = max(now + grace_s, *(pod.ends_at for pod in found.ending), 0.0) + self._margin_s
@@ -262,10 +282,13 @@ class Preemptions:
         day = "%Y-%m-%d " if grace_s >= SAME_DAY_S else ""
         by = f"{time.strftime(f'{day}%H:%M:%S', time.gmtime(now + grace_s))} UTC"
         ends = "end" if len(victims) > 1 else "ends"
-        return f"preempts {', '.join(names)}{more}, which {ends} by {by}"
+        return f"Waiting for the preemption of {', '.join(names)}{more}, which {ends} by {by}."
 
     def _commit(self, workload: PendingWorkload, places: dict[Member, Placement], victims: Sequence[Workload]) -> None:
-        """Promise places to a workload, and have that written; nobody is told to end before it stands."""
+        """Assume the ``places`` of a workload in the cluster cache, and start their writes.
+
+        No workload of ``victims`` is told to end before the writes succeed.
+        """
         for member, own in places.items():
             self._picture.promise(member.wish.claim, member.key, own)
         workload.finds_place()
@@ -290,9 +313,10 @@ class Preemptions:
     # What becomes of it.
 
     def stops(self, workload: PendingWorkload, ending: Ending) -> Reason | None:
-        """Return why a preemption stops and its placement is revoked; None if its victims have to end still.
+        """Return why a preemption stops and its placement is revoked; None if it goes on.
 
-        Once some have begun to end, what is free of it is worth waiting for.
+        A preemption never stops once a victim has begun to end: its GPUs become free soon. ``ending`` has the
+        preemption's claims and its victims.
         """
         if self._begun(ending):
             return None
@@ -300,15 +324,19 @@ class Preemptions:
         return Reason(Cause.ENDING, why) if why else None
 
     def _begun(self, ending: Ending) -> bool:
-        """Return whether somebody has begun to end, also if no pod shows it yet."""
+        """Return whether at least one victim of a preemption has begun to end.
+
+        An eviction, or the suspension of an owner, counts before the cluster cache shows it. ``ending`` has the
+        preemption's claims and its victims.
+        """
         return ending.begun or self._evictions.has_begun(ending.pods)
 
     def end(self, workload: PendingWorkload, ending: Ending) -> None:
-        """Have the pods told to end that a preemption names and that were not told.
+        """Tell those victims of a preemption to end that were not told yet.
 
         Args:
             workload: The workload that preempts.
-            ending: Its claims, and the pods they name that have not been deleted yet.
+            ending: Its claims, and the victims that have not been deleted yet.
         """
         # The pods whose eviction was not tried a moment ago: the cluster cache may not show that yet.
         untold_pods = self._evictions.untold(ending.pods)
@@ -354,24 +382,30 @@ class Preemptions:
         self._executor.start(workload, end_pods)
 
     def _stands(self, claim: ClaimRecord) -> bool:
-        """Return whether the cluster cache still has this claim, and it is not being deleted."""
+        """Return whether the cluster cache has this claim, and it is not being deleted."""
         known = self._picture.claims.get(claim.key)
         return known is not None and known.uid == claim.uid and not known.deleting
 
     def _lives(self, member: Member) -> bool:
-        """Return whether the cluster cache still has this pod, and it is not being deleted."""
+        """Return whether the cluster cache has this member's pod, and it is not being deleted."""
         pod = self._picture.pods.get(member.key)
         return pod is not None and pod.metadata.uid == member.uid and pod.metadata.deletion_timestamp is None
 
     def _holders(self, claim: ClaimRecord) -> Iterable[str]:
-        """Return the uids of those that have what a claim is pinned to."""
+        """Return the uids of other claims' pods that use the GPUs chosen for a claim.
+
+        There are none if the claim's choice of GPUs cannot be read.
+        """
         for device in () if claim.pin is None else claim.pin.taken:
             for key in self._picture.inventory.holders(device):
                 if (other := self._picture.claims.get(key)) is not None and other.uid != claim.uid:
                     yield from (uid for _, uid in other.owners)
 
     def leaves(self, gang: Key) -> bool:
-        """Return whether a running gang has to end by preemption, so that none of its pods need be given a place."""
+        """Return whether a running gang has a pod that preemption ends.
+
+        Then the gang's other pods get no new places.
+        """
         wanted = self._preemptable.to_end()
         if not wanted:
             return False

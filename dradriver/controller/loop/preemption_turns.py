@@ -1,7 +1,8 @@
-"""Which waiting workloads preemption may be tried for now: pauses between tries, and whose turn the evictions are.
+"""Says for which waiting workloads preemption may be tried now: pauses, and evictions saved for one workload.
 
-Only so many workloads may end within a minute. If a workload needs more than are left, the evictions are saved for it:
-nothing else of its priority or below is tried until it has its place, unless it cannot use them. ``Preemptions`` asks.
+Only a limited number of workloads may end within a minute. If a workload needs more evictions than are left, they are
+saved for it. Until this workload has its place, preemption is not tried for other workloads of its priority or below.
+If the workload cannot use the evictions now, others may. ``Preemptions`` calls this module.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ UNUSABLE_S: Final = 5.0
 
 
 class _Try(msgspec.Struct, frozen=True):
-    """The last try to find a place for a workload.
+    """The last try of preemption for a workload.
 
     Attributes:
         times: How many tries there were.
-        not_before: When the next one may be, by the loop's clock.
-        version: The version of the cluster cache at that time.
-        changes_at: When the answer can be another one without any event, seconds since the epoch.
+        not_before: When the next try may begin, by the event loop's clock.
+        version: The version of the cluster cache at the last try.
+        changes_at: When the result can change without an event, in seconds since the epoch.
     """
 
     times: int
@@ -47,12 +48,12 @@ class _Try(msgspec.Struct, frozen=True):
 
 
 class _Saved(msgspec.Struct, frozen=True):
-    """For whom evictions are saved, and until when, by the loop's clock.
+    """The workload for which evictions are saved. All times are by the event loop's clock.
 
     Attributes:
         workload: The workload.
-        latest: Until when at the latest.
-        usable_at: When it could use them last.
+        latest: Until when the evictions are saved at the latest.
+        usable_at: When it was last known that the workload could use them.
     """
 
     workload: PendingWorkload
@@ -72,25 +73,27 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 class PreemptionTurns:
-    """The tries of preemption, by waiting workload."""
+    """Remembers the tries of preemption by waiting workload, and for which workload evictions are saved."""
 
     def __init__(self, picture: Picture) -> None:
-        """Begin with no tries; ``picture`` is the cluster."""
+        """Begin without tries; ``picture`` is the cluster cache."""
         self._picture = picture
         self._tries: dict[Key, _Try] = {}
         self._saved: _Saved | None = None
 
     def clear(self) -> None:
-        """Forget all tries: the policies have changed."""
+        """Forget all tries, because the policies have changed."""
         self._tries.clear()
         self._saved = None
 
     def keep(self, waiting: Iterable[PendingWorkload], *, can_use: Callable[[PendingWorkload], bool]) -> None:
-        """Forget the tries of all workloads but these, and for whom evictions are saved that needs them no more.
+        """Forget the tries of all workloads that no longer wait.
+
+        Also stop saving evictions for a workload that has used them or does not need them.
 
         Args:
-            waiting: The workloads that found no place.
-            can_use: Returns whether a workload without claims waits for a place and may have one now.
+            waiting: The workloads that found no place; their tries are kept.
+            can_use: Returns whether a workload still waits for a place, and its limits leave it GPUs.
         """
         self._tries = {workload.key: self._tries[workload.key] for workload in waiting if workload.key in self._tries}
         if (saved := self._saved) is None:
@@ -101,10 +104,13 @@ class PreemptionTurns:
             self._saved = msgspec.structs.replace(saved, usable_at=asyncio.get_running_loop().time())
 
     def is_due(self, workload: PendingWorkload, now: float) -> bool:
-        """Return whether preemption may be tried for a workload now; ``now`` is in seconds since the epoch.
+        """Return whether preemption may be tried for a workload now.
 
-        That is so if its pause is over, something has changed since it was tried, and no evictions are saved for
-        another workload of its priority or above.
+        All of these must hold. ``now`` is in seconds since the epoch.
+
+        * The pause after its last try is over.
+        * Something has changed since that try.
+        * No evictions are saved for another workload of the same or a higher priority.
         """
         clock = asyncio.get_running_loop().time()
         if (saved := self._saved) is not None and clock < saved.until and saved.is_kept_from(workload):
@@ -117,7 +123,10 @@ class PreemptionTurns:
         return last_try.version != self._picture.version or now >= last_try.changes_at
 
     def begin(self, workload: PendingWorkload) -> None:
-        """Note that a workload is tried now; each pause until the next try is twice as long."""
+        """Note that a try begins; each pause is twice as long as the last.
+
+        The pauses are those between two tries for the same workload.
+        """
         times = self._tries[workload.key].times if workload.key in self._tries else 0
         pause_s = min(FIRST_PAUSE_S * 2.0**times, LONGEST_PAUSE_S)
         not_before = asyncio.get_running_loop().time() + pause_s
@@ -126,14 +135,15 @@ class PreemptionTurns:
     def end(
         self, workload: PendingWorkload, now: float, *, is_found: bool, changes_at: float, room_at: float | None
     ) -> None:
-        """Note what a try came to.
+        """Note the result of a try.
 
         Args:
             workload: The workload.
             now: The time, seconds since the epoch.
-            is_found: Whether it got a place.
-            changes_at: When the answer can be another one without any event, seconds since the epoch.
-            room_at: When enough workloads may end for it, the same; None if that is not what is missing.
+            is_found: Whether the workload got a place.
+            changes_at: When the result can change without an event, in seconds since the epoch.
+            room_at: When the limit per minute allows enough evictions, in seconds since the epoch; None if this limit
+                is not the obstacle.
         """
         if is_found:  # evictions stay saved for it until its claims exist: it may be refused
             del self._tries[workload.key]
@@ -152,7 +162,10 @@ class PreemptionTurns:
         self._tries[workload.key] = msgspec.structs.replace(last_try, not_before=not_before, changes_at=changes_at)
 
     def _is_served(self, workload: PendingWorkload) -> bool:
-        """Return whether all have been told to end that have to for a workload, or its pods are gone."""
+        """Return whether a workload needs no more evictions.
+
+        Either all its victims were told to end, or its own pods are gone.
+        """
         if workload.busy:
             return False
         claims = self._claims(workload)

@@ -1,4 +1,4 @@
-"""Looks at gangs that run: places for those of their pods that came later, and whether all have to start anew."""
+"""Decides for gangs that run whether all pods are restarted because some were lost. ``Dispatcher`` calls it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ from dradriver.queue.agenda import Agenda
 
 
 class Restarts(Protocol):
-    """Starts gangs anew by the means of what made their pods."""
+    """Restarts gangs through their owners."""
 
     def ask(self, gang: Key, pods: Sequence[Pod], reason: str) -> str:
-        """Have all of a gang start anew, once for these pods. Returns why that cannot be; empty while it is under way.
+        """Request the restart of a gang; return why it is impossible, or an empty text.
 
-        The gang is looked at again when either is known.
+        A gang is restarted only once for the same pods. When the answer changes, the gang is processed again.
+
+        Args:
+            gang: The gang.
+            pods: Its living pods.
+            reason: The text that is written on the gang's owner.
         """
 
 
 class RunningGangs:
-    """All gangs that have started."""
+    """Has running gangs restarted that lost pods, and knows which are being restarted."""
 
     def __init__(
         self,
@@ -40,11 +45,11 @@ class RunningGangs:
         """Begin without running gangs.
 
         Args:
-            picture: The cluster.
-            agenda: Takes the gangs that have to be looked at later.
-            sizes: The number of pods that the owner of each gang wants.
-            restarts: Starts gangs again.
-            deadlines: Says how long to wait.
+            picture: The cluster cache.
+            agenda: Takes the gangs that have to be processed later.
+            sizes: Read the number of pods that the owner of each gang wants.
+            restarts: Restarts gangs.
+            deadlines: Says how long the scheduler may take to allocate a gang's claims.
         """
         self._picture, self._agenda, self._sizes, self._restarts = picture, agenda, sizes, restarts
         self._deadlines = deadlines
@@ -52,7 +57,7 @@ class RunningGangs:
         self._leaving: set[Key] = set()
 
     def look(self, gang: Key) -> None:
-        """Restart a running gang if it lost pods that it needs."""
+        """Process a running gang: restart it if it lost pods that it needs."""
         now = asyncio.get_running_loop().time()
         gangs = self._picture.gangs
         pods = [self._picture.pods[pod] for pod in gangs.pods(gang)]
@@ -86,7 +91,10 @@ class RunningGangs:
             self._agenda.add_at(step.until, gang)
 
     def anew(self, gang: Key, pods: Sequence[Pod], reason: str) -> None:
-        """Restart a gang if its owner can be restarted."""
+        """Request the restart of a gang from its owner.
+
+        If that is impossible now, the gang is processed again later. ``reason`` is written on the owner.
+        """
         if not self._restarts.ask(gang, pods, reason):
             self._leaving.add(gang)
         else:
@@ -94,10 +102,10 @@ class RunningGangs:
             self._agenda.add_at(asyncio.get_running_loop().time() + AGAIN_S + 1, gang)
 
     def leaves(self, gang: Key) -> bool:
-        """Return whether a running gang is being restarted, so that none of its pods need be given a place."""
+        """Return whether a running gang is being restarted. Then its pods get no places."""
         return gang in self._leaving
 
     def forget(self, gang: Key) -> None:
-        """Forget that a gang ran."""
+        """Forget that a gang ran, because it is gone or waits to start again."""
         self._since.pop(gang, None)
         self._leaving.discard(gang)

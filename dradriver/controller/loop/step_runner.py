@@ -1,4 +1,4 @@
-"""Asks for the next step of a workload, one pod or a gang, and does it."""
+"""Finds the next step of a workload, a single pod or a gang, and does it. ``Dispatcher`` calls it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ from dradriver.reason import Cause, Reason
 
 
 class StepRunner:
-    """Waits, has places found, or has something written. A write that may not begin now is decided on again later."""
+    """Does the next steps of workloads: waits, has places found, or starts writes.
+
+    If the write lanes (the limits on concurrent writes) allow no write now, nothing is done. The next step is then
+    decided again later.
+    """
 
     def __init__(
         self,
@@ -37,22 +41,25 @@ class StepRunner:
         hand_over: HandOver,
         deadlines: Deadlines,
     ) -> None:
-        """Make one.
+        """Make a step runner.
 
         Args:
             picture: The cluster cache.
-            agenda: Takes the workloads that have to be looked at later.
+            agenda: Takes the workloads that have to be processed later.
             executor: Runs writes.
             placer: Finds places.
             preemptions: Evicts other pods.
-            hand_over: Says which pods kube-scheduler gets.
-            deadlines: Says how long to wait.
+            hand_over: Says which pods are handed over to kube-scheduler.
+            deadlines: Says how long to wait for the scheduler.
         """
         self._picture, self._agenda, self._executor, self._placer = picture, agenda, executor, placer
         self._preemptions, self._hand_over, self._deadlines = preemptions, hand_over, deadlines
 
     def run(self, workload: PendingWorkload, state: PodState | GangState) -> bool:
-        """Do the next step of a workload; return whether the workload can be forgotten."""
+        """Do the next step of a workload; return whether the workload can be forgotten.
+
+        ``state``, as just observed, decides the step.
+        """
         step = next_step(state, self._picture, asyncio.get_running_loop().time(), self._deadlines)
         if isinstance(step, Place):
             self._placer.want(workload, step)
@@ -78,13 +85,16 @@ class StepRunner:
         return False
 
     def _open_gates(self, workload: PendingWorkload, step: OpenGates) -> None:
-        """Open the gates of members whose claims are right; revoke these if they are not."""
+        """Remove the gates of members that have claims.
+
+        ``step`` names the members. If one of their claims is not valid any more, the claims are deleted instead.
+        """
         have = [member for member in workload.members if gang_plan.has_claim(self._picture, member)]
         places: dict[Member, Placement] | None = None
         why: Reason | None = None
         try:
             if not workload.is_gang and self._hand_over.has_claim(workload, self._picture.claim_of(workload.lead.pod)):
-                reason = Reason(Cause.GPUS, "there was no place for it")
+                reason = Reason(Cause.GPUS, "No place was free.")
                 self._executor.hand_over(workload, reason, has_claim=True)
                 return
             places = revalidate(self._picture, have, step.members, terms_of(self._picture, workload))
@@ -98,7 +108,10 @@ class StepRunner:
         self._executor.release(workload, Release(claims, WithdrawReason.OUTDATED, why))
 
     def _end_others(self, workload: PendingWorkload, ending: EndOthers) -> None:
-        """Have other pods end for a workload, or revoke its tentative placement."""
+        """Tell the victims of a workload's preemption to end.
+
+        If the preemption must stop, delete the workload's claims instead. ``ending`` has the claims and the victims.
+        """
         self._agenda.add_at(ending.look_at(asyncio.get_running_loop().time()), workload.key)
         self._placer.tell(workload, ending.why)
         if not self._executor.can_write(workload):

@@ -1,6 +1,6 @@
-"""One turn of the controller: look at what changed, then give places while there are places and writers.
+"""One turn of the controller: processes changes, then plans places for waiting workloads.
 
-Read this first. ``Turn.take`` tells what the controller does; each step names the module that does it. Nothing here
+Read this first. ``Turn.take`` shows what the controller does; each step names the module that does it. Nothing here
 waits for the API server: reflectors fill the cluster cache, and the executor runs the writes.
 """
 
@@ -27,7 +27,10 @@ SLICE_S: Final = 0.01  # of work before others get the loop
 
 
 class Turn:
-    """Takes turns. A bug in what one workload meets costs that workload a pause, and no other anything."""
+    """Runs the controller's turns.
+
+    If an internal error concerns one workload, that workload pauses and the others go on.
+    """
 
     def __init__(
         self,
@@ -39,14 +42,14 @@ class Turn:
         placer: Placer,
         executor: Executor,
     ) -> None:
-        """Make one.
+        """Make an object that runs the controller's turns with these parts.
 
         Args:
-            agenda: Which pods and gangs have to be looked at, now or at a time.
-            queue: Which workloads want places, in order.
-            lanes: The limits of writes at once. They keep a line of the workloads that could not be written.
-            fleets: The GPUs of all nodes, with the tables of their machines.
-            dispatcher: Looks at one pod or gang.
+            agenda: The pods and gangs that have to be processed, now or later.
+            queue: The workloads that want places, in order.
+            lanes: Limit the writes that run at once. They know which workloads wait for a free write.
+            fleets: The GPUs of all nodes, with the sets of GPUs of each type of machine.
+            dispatcher: Processes one pod or gang.
             placer: Gives one workload its places.
             executor: Runs the writes.
         """
@@ -55,7 +58,7 @@ class Turn:
         self._asking = Asking(queue.rechecks, agenda.wake)
 
     async def take(self) -> None:
-        """Look at all that changed, and plan places while there are free GPUs and write lanes."""
+        """Process everything that changed, then plan places while there are free GPUs and write lanes."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
 
@@ -97,7 +100,10 @@ class Turn:
                 return
 
     def _serve(self) -> bool:
-        """Serve the first workload of the queue. Returns whether there may be another one."""
+        """Plan a place for the queue's first workload; return whether to call this again.
+
+        False if the queue is empty or no write may begin now.
+        """
         # There is no use in a plan that nobody may write now.
         if not self._lanes.room():
             return False
@@ -117,7 +123,7 @@ class Turn:
             self._queue.leave(workload)
             self._placer.refuse(workload, error.why)
         except Exception:
-            logger.exception("pod %s/%s: an error in this program; trying again later", *workload.key)
+            logger.exception("Pod %s/%s: internal error. The controller tries this pod again later.", *workload.key)
             self._queue.leave(workload)
             self._executor.fail(workload, OWN_ERROR)
         return True

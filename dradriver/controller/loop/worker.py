@@ -1,4 +1,4 @@
-"""The parts of the controller's loop, put together: what is looked at, queued, planned and written, and by whom."""
+"""Puts the parts of the controller's loop together: agenda, queue, planner and writers. ``Controller`` runs it."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ RECHECK_S: Final = 0.5
 
 
 class Worker:
-    """Puts the parts of the loop together and runs them; ``turn.py`` tells what the loop does.
+    """Connects the parts of the loop and runs them; ``turn.py`` shows what they do.
 
-    If something goes wrong with one workload (its annotations, a refusal, a webhook, a bug), that workload waits and is
-    told why. Only trouble with the server stops all.
+    If something goes wrong with one workload (its annotations, a refusal, a webhook, a bug), that workload waits, and
+    its pods are told why. Only trouble with the API server stops all workloads.
 
     Attributes:
-        picture: The cluster, for reflectors to fill.
-        tenants: Who has had how much.
-        limits: What keeps GPUs from workloads, for features to register.
-        agenda: Which pods and gangs have to be looked at.
-        queue: Which workloads want places, in order.
-        workloads: All workloads that are looked at, by the key of their pod or gang.
-        followed: Tells which policies are in force from now on.
+        picture: The cluster cache, which reflectors fill.
+        tenants: The tenants, and how much GPU time each has used.
+        limits: The limits on the GPUs that a workload may use. Features register them here.
+        agenda: The pods and gangs that have to be processed.
+        queue: The workloads that want places, in order.
+        workloads: All workloads, by the key of their pod or gang.
+        followed: An event. It is sent with the policies that come into force.
         reasons: Why pods wait.
-        placed: What became of those that waited.
-        evicted: Who had to end for others, for a feature to keep.
+        placed: Writes Events and metrics about placed pods.
+        evicted: The workloads that were evicted for others. A feature stores them.
     """
 
     def __init__(
@@ -86,15 +86,16 @@ class Worker:
         tables: AtOnce | None = None,
         tells_nvsentinel: bool = False,
     ) -> None:
-        """Make a worker with an empty picture of the cluster.
+        """Make a worker with an empty cluster cache.
 
         Args:
             client: The API server.
             deadlines: How long to wait for the scheduler, for pods and for claims.
             recorders: Write Events about pods; None for no Events.
-            suspendable: Kinds of owners that the controller may suspend.
+            suspendable: Kinds of owners, such as Job, that the controller may suspend to end their pods.
             clock: Returns seconds since the epoch, for GPU time; the system's by default.
-            tables: Makes the tables of machines; None to make them where they are needed.
+            tables: Computes the sets of GPUs that pods can get on each type of machine; None to compute them where they
+                are needed.
             tells_nvsentinel: Whether pods that get GPUs also get NVSentinel's annotation.
         """
         deadlines, recorders = deadlines or Deadlines(), recorders or PodRecorders()
@@ -164,13 +165,13 @@ class Worker:
         self._subscribe()
 
     def _subscribe(self) -> None:
-        """Connect the parts that have to follow changes of others."""
+        """Connect those parts of the loop that react to changes of other parts."""
         self.picture.gpu_time.changed.add(self.tenants.shares.holds)
         self.picture.gpu_time.charged.add(self.limits.charge)
         self.tenants.shares.lowered.add(self.queue.lowered)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Process pods and gangs, and do the periodic work, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for work in (
@@ -190,7 +191,7 @@ class Worker:
                     try:
                         await self.turn()
                     except Exception:  # a bug that is nobody's in particular: what can be done without it goes on
-                        logger.exception("an error in this program; going on")
+                        logger.exception("Internal error. The controller goes on.")
                         await asyncio.sleep(OBJECT_BACKOFF_S)
                     await self.agenda.sleep()
         finally:
@@ -198,12 +199,12 @@ class Worker:
             self.agenda.end()
 
     def begin(self) -> None:
-        """Have the worker look at all pods and gangs once, and from now on at those that changes concern."""
+        """Put all pods and gangs on the agenda now, and changed ones later."""
         self._preemptions.begin()
         self.agenda.begin((*self.picture.gangs, *self.workloads, *self.picture.pods))
 
     def follow(self, policies: Policies) -> None:
-        """Have the worker order workloads by these policies from now on."""
+        """Use these policies from now on."""
         self.picture.fleets.follow(policies)
         self._preemptions.follow(policies)
         has_changed = self.tenants.follow(policies)
@@ -212,7 +213,10 @@ class Worker:
             self._regroup(self.workloads)
 
     def namespace_changed(self, namespace: str, labels: Mapping[str, str] | None) -> None:
-        """Have the worker use a namespace's labels; None where the namespace is gone."""
+        """Find the tenant of a namespace again by its new labels.
+
+        ``labels`` is None if the namespace is gone. If the tenant changes, its workloads are queued again.
+        """
         if self.tenants.namespace_changed(namespace, labels):
             self._regroup([key for key in self.workloads if key[0] == namespace])
 
@@ -224,7 +228,7 @@ class Worker:
             self.agenda.add(key)
 
     async def turn(self) -> None:
-        """Have the worker take one turn, and set the metrics of who waits."""
+        """Take one turn (``Turn.take``), and set the metrics of waiting workloads and gangs."""
         await self._turn.take()
         metrics.WAITING.set(len(self.queue))
         metrics.ASIDE.set(len(self.picture.inventory.aside))
@@ -232,7 +236,10 @@ class Worker:
             metrics.GANGS.labels(state).set(count)
 
     async def rest(self) -> None:
-        """Work until nothing is left to do now, reasons included; for tests, and for those who drive it by hand."""
+        """Work until nothing is left to do now, including the writes of reasons.
+
+        Only tests and programs that drive the worker step by step call it.
+        """
         while True:
             await self.turn()
             if self._executor:
@@ -253,26 +260,30 @@ class Worker:
 
     @property
     def acts(self) -> bool:
-        """Whether the worker looks at pods, as that of one replica alone does."""
+        """Whether the worker processes pods. Only the leader's worker does."""
         return self.agenda.is_open
 
     @property
     def restarts(self) -> OwnerRestarts:
-        """The gangs that the worker starts again by suspending and resuming their owners."""
+        """The object that restarts gangs by suspending and resuming their owners."""
         return self._restarts
 
     @property
     def busy(self) -> bool:
-        """Whether writers are at work, or pods have to be looked at."""
+        """Whether writes are running, or pods wait to be processed."""
         return bool(self._executor or self.agenda)
 
     @property
     def rechecks_due(self) -> bool:
-        """Whether the worker has pods to ask again that found no place, because something became free since."""
+        """Whether workloads without a place must be tried again, because something became free."""
         return self.queue.rechecks.outdated
 
     async def sweep(self) -> None:
-        """Have the worker delete old orphans, end assumptions that the server does not share, and resume owners."""
+        """Do the periodic work of the worker once.
+
+        It deletes orphaned claims, and asks the API server about writes that no reflector has shown. It also resumes
+        the owners that the controller suspended.
+        """
         if self.picture.kept_places.of_gang:
             self.picture.kept_places.expire(asyncio.get_running_loop().time())
         await self._collector.sweep()
@@ -280,7 +291,10 @@ class Worker:
         await self._restarts.settle()
 
     async def _recheck(self) -> None:
-        """Ask blocked kinds again, a few at a time: their reasons get old, and an event might have been missed."""
+        """Try workloads without a place again at intervals; then try preemption for them.
+
+        The reasons on their pods become outdated, and an event that makes room may have been missed.
+        """
         while True:
             await asyncio.sleep(RECHECK_S)
             now = asyncio.get_running_loop().time()

@@ -1,6 +1,6 @@
 """Keeps the workloads of the loop: which pause, which wait for their scheduler, and which are forgotten.
 
-The dispatcher calls it at each look at a pod or gang.
+The dispatcher calls it whenever it processes a pod or gang.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dradriver.queue.write_lanes import Lanes
 
 
 class WorkloadKeeper:
-    """The register of workloads, together with what else is kept of each.
+    """Keeps all workloads, and removes ended ones also from queue, write lanes and reasons.
 
     Attributes:
         workloads: The workloads, by the key of their pod or gang.
-        disbanded: Tells which workload was forgotten.
+        disbanded: An event. It is sent with the key of each workload that was forgotten.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class WorkloadKeeper:
         reasons: Reasons,
         executor: Executor,
     ) -> None:
-        """Make one.
+        """Make a keeper for the register ``workloads``.
 
         Args:
             picture: The cluster cache.
-            agenda: Takes the workloads that have to be looked at later.
+            agenda: Takes the workloads that have to be processed later.
             workloads: The register.
             queue: Orders the workloads that wait for places.
             lanes: Count the pods that wait for their scheduler.
             reasons: Writes why a pod waits.
-            executor: Asks what became of a write.
+            executor: Asks the API server whether a write with a lost answer took place.
         """
         self.workloads = workloads
         self.disbanded: Event[Key] = Event()
@@ -64,7 +64,10 @@ class WorkloadKeeper:
         self._queue.drop(key)
 
     def hold_back(self, pod: Pod, missing: Missing) -> None:
-        """Keep a pod at its gate while something is missing that it needs."""
+        """Keep a pod at its gate while something is ``missing``, such as its claim template.
+
+        The pod shows the reason.
+        """
         key = (pod.metadata.namespace, pod.metadata.name)
         self._queue.drop(key)
         if missing.reason is not None:
@@ -73,7 +76,10 @@ class WorkloadKeeper:
             self._agenda.add_at(_now() + missing.look_after_s, key)
 
     def may_go_on(self, workload: PendingWorkload) -> bool:
-        """Return whether a workload's pause is over, and what became of its last write is known."""
+        """Return whether a workload's pause is over and its last write's outcome is known.
+
+        If the outcome is not known, this also starts a request to the API server.
+        """
         if _now() < workload.failures.not_before:
             self._queue.drop(workload.key)
             self._agenda.add_at(workload.failures.not_before, workload.key)
@@ -85,24 +91,27 @@ class WorkloadKeeper:
         return True
 
     def fail(self, key: Key) -> None:
-        """Let the workload of a pod or gang wait after an error in this program."""
+        """Make the workload of a pod or gang wait after an error in this program."""
         if (workload := self.workloads.get(key)) is not None:
             self._queue.drop(key)
             self._executor.fail(workload, OWN_ERROR)
 
     def forgive(self, workload: PendingWorkload) -> None:
-        """Forget earlier failures and refusals of a workload: it requests something else now."""
+        """Forget earlier failures and refusals of a workload, because its request has changed."""
         workload.forgive(_now())
         for member in workload.members:
             self._reasons.forgive(member.key)
 
     def forget(self, key: Key) -> None:
-        """Forget a workload and what its pod was told."""
+        """Forget a workload and the reason that its pod shows."""
         self.disband(key)
         self._reasons.forget(key)
 
     def disband(self, key: Key) -> None:
-        """Forget a workload; what its pod was told, and when, stays known: it may be of another one from now on."""
+        """Forget a workload, but keep the reason that its pod shows.
+
+        The pod can become a member of another workload.
+        """
         self._queue.drop(key)
         self._lanes.forget(key)
         workload = self.workloads.pop(key, None)
@@ -112,7 +121,11 @@ class WorkloadKeeper:
         self.disbanded(key)
 
     def count(self, member: Member) -> None:
-        """Count a pod that waits for its scheduler; no more if it has a seat, and waits for others."""
+        """Count a pod if it waits for its scheduler.
+
+        The write lanes limit how many pods wait for a scheduler at a time. A pod that is kept unbound by a gang barrier
+        device does not count: it waits for other pods of its gang.
+        """
         pod = member.pod
         claim = self._picture.claim_of(pod)
         seated = claim is not None and claim.seat is not None

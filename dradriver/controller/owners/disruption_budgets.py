@@ -1,7 +1,7 @@
 """Asks PodDisruptionBudgets whether some pods may all end now, and which other pods of the namespace may not.
 
-The Eviction API alone checks pods one by one. ``evictions`` asks before it has pods end, and so do the modules that
-suspend owners, delete pods or end idle ones.
+The Eviction API checks pods one by one. ``evictions`` calls this module before it ends pods. The modules that suspend
+owners, delete pods or end idle pods call it, too.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ async def ask_budgets(
     is_evicted: Callable[[Pod], bool] = lambda _: False,
     others: Iterable[Pod] = (),
 ) -> None:
-    """Raise unless disruption budgets allow ending all these running pods of a namespace together.
+    """Raise unless disruption budgets allow all these running pods to end together.
 
-    The Eviction API checks pods one by one: some would end before a refusal, which can fail a Job. So each budget must
-    allow as many disruptions now as it has pods here.
+    The Eviction API checks pods one by one. So it could end some pods before it refuses one, which can fail a Job. This
+    function requires that each budget allows as many disruptions now as it selects pods of ``running``.
 
     Args:
         client: The API server.
-        running: The pods.
-        is_evicted: Returns whether the Eviction API would end a pod. It refuses pods that two budgets select.
-        others: Other pods of the namespace, read if a budget refuses. The error also names those of them that budgets
-            keep from ending now.
+        running: The pods that must end, all in one namespace.
+        is_evicted: Returns whether a pod will end by the Eviction API, which refuses pods that two budgets select.
+        others: Other pods of the namespace, read only if a budget refuses. The error also names those of them that
+            budgets keep from ending now.
 
     Raises:
         RefusedError: A budget does not allow it, or the controller may not read budgets.
@@ -68,7 +68,7 @@ async def ask_budgets(
         if not error.forbidden:
             raise
         raise RefusedError(
-            "pods of it run, and the controller may not read PodDisruptionBudgets: grant it list on them"
+            "Pods of the gang run, and the controller has no right to read PodDisruptionBudgets. Grant it list."
         ) from None
     # By budget: its selector, without budgets that select no pod, and the pods here that it selects.
     selectors = {
@@ -94,14 +94,15 @@ def _obstacle(
 ) -> str:
     """Return why budgets do not let these pods end together; empty if they do.
 
-    ``selected`` has the pods of each budget.
+    ``selected`` has, by the name of a budget, the pods that it selects. ``running`` are the pods that must end.
+    ``is_evicted`` returns whether the Eviction API ends a pod: it refuses pods that two budgets select.
     """
     # Each budget must allow all of its pods to end.
     for name, budget in budgets.items():
         if len(selected[name]) > budget.status.disruptions_allowed:
             return (
                 f"PodDisruptionBudget {shown(name)} allows {budget.status.disruptions_allowed} "
-                f"disruptions now, and {len(selected[name])} of its pods run: let it allow as many"
+                f"disruptions now, but {len(selected[name])} of its pods run. Let it allow as many."
             )
 
     # The Eviction API does not support more than one budget for a pod.
@@ -113,8 +114,9 @@ def _obstacle(
         names = names_of.get(pod.metadata.uid, [])
         if len(names) > 1 and is_evicted(pod):
             return (
-                f"pod {shown(f'{pod.metadata.namespace}/{pod.metadata.name}')} has {len(names)} PodDisruptionBudgets "
-                f"({', '.join(map(shown, names[:MOST_NAMED]))}), and the Eviction API supports one: let one choose it"
+                f"Pod {shown(f'{pod.metadata.namespace}/{pod.metadata.name}')} has {len(names)} PodDisruptionBudgets "
+                f"({', '.join(map(shown, names[:MOST_NAMED]))}), but the "
+                "Eviction API supports only one. Let only one select it."
             )
     return ""
 
@@ -125,17 +127,16 @@ def _kept(
     is_evicted: Callable[[Pod], bool],
     others: Iterable[Pod],
 ) -> frozenset[str]:
-    """Return the uids of the pods that budgets keep from ending now.
+    """Return the uids of all pods of the namespace that budgets keep from ending now.
 
-    Pods count even if nothing has tried to end them.
-
-    Without the other pods, each preemption plan would find out about one more budget, and fail. If a budget allows a
-    few pods fewer than a plan needs, as many of its pods are left to the next plan.
+    Pods that no plan has named yet are included. Otherwise each preemption plan would fail at one more budget. A budget
+    may allow some disruptions, but fewer than this plan needs. The result then lacks as many pods as the budget allows:
+    the next plan may end those.
 
     Args:
-        selectors: By name: the budgets and their selectors.
-        selected: By name: the pods of the plan that the budget selects.
-        is_evicted: Returns whether the Eviction API would end a pod. It refuses pods that two budgets select.
+        selectors: The budgets and their selectors, by name.
+        selected: The pods of the plan that each budget selects, by the budget's name.
+        is_evicted: Returns whether a pod will end by the Eviction API, which refuses pods that two budgets select.
         others: The other pods of the namespace.
     """
     by_label: dict[tuple[str, str], list[Pod]] = {}

@@ -1,6 +1,6 @@
 """Evicts or deletes pods together, if their disruption budgets allow all of them to end.
 
-The Eviction API alone checks pods one by one. Modules of this folder call this one.
+The Eviction API alone checks pods one by one. The other modules of this folder call this module.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ async def evict(
 
     Args:
         client: The API server.
-        pod: The pod. Another pod with its name is not evicted.
-        as_seen: Whether the pod must not have changed since it was read.
-        chart_value: The chart value that grants the permission, for the message.
-        refused: The beginning of the message of a refusal.
-        dry_run: Whether the server only says whether it would evict the pod.
+        pod: The pod. A new pod with the same name is not evicted.
+        as_seen: Whether the eviction fails if the pod has changed since it was read.
+        chart_value: The chart value that grants the permission, for the error message.
+        refused: The beginning of the message if the eviction is refused.
+        dry_run: Whether the server only checks the eviction, and the pod stays.
 
     Raises:
         RefusedError: A budget forbids it, the controller has no permission, or the server refuses it for this pod.
@@ -70,7 +70,7 @@ async def evict(
 
 
 def cannot_be_tried(error: ApiError) -> bool:
-    """Return whether a dry run of an eviction is refused only because a webhook does not support dry runs.
+    """Return whether a dry run failed only because a webhook does not support dry runs.
 
     Source: Kubernetes 1.36, staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors/statuserror.go.
     """
@@ -78,29 +78,32 @@ def cannot_be_tried(error: ApiError) -> bool:
 
 
 def not_permitted(error: ApiError, what: str, advice: str) -> RefusedError:
-    """Return the refusal of an eviction that the server answered with 403.
+    """Return the error for a request that the server answered with 403.
 
     Args:
-        error: The answer. An admission policy or a webhook says itself what it refuses.
-        what: What the controller may not do.
-        advice: How to grant the right, for an account that does not have it.
+        error: The answer. If an admission policy or a webhook refused, its text replaces ``advice``.
+        what: What the controller may not do, for example ``evict pods``.
+        advice: How to grant the permission.
     """
     if any(text in error.message for text in _ADMISSION):
         advice = error.message[:MOST_CHARACTERS]
-    return RefusedError(f"the controller may not {what}: {advice}")
+    return RefusedError(f"The controller cannot {what}: {advice}")
 
 
 def _is_about_the_pod(error: ApiError) -> bool:
-    """Return whether the server refuses an eviction for this pod alone: a retry is of no use, other pods may end.
+    """Return whether the server refuses the eviction of this pod only.
 
-    A 504 does not count: the pod may have been evicted all the same.
+    Then a retry does not help, but other pods can be evicted. An error 504 does not count: the pod may have been
+    evicted nevertheless.
     """
     concern = outcome(error)
     return concern is Outcome.OBJECT or (concern is Outcome.MOMENT and error.status == 500)
 
 
 async def delete(client: Client, pods: Sequence[Pod]) -> None:
-    """Delete pods of a namespace instead of evicting them; other pods with their names are not deleted.
+    """Delete pods of a namespace instead of evicting them, if disruption budgets allow it.
+
+    New pods with the same names are not deleted.
 
     Raises:
         RefusedError: The controller has no permission, or a budget forbids it.

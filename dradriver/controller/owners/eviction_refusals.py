@@ -1,7 +1,7 @@
-"""Workloads that could not be ended, how often, and until when they are left alone. ``Evictions`` keeps them.
+"""Remembers workloads that could not be ended: how often, and until when no eviction is tried. ``Evictions`` calls it.
 
-Whoever may be ended and was never refused is tried first, then who was refused least often. So pods that can never end
-delay a preemption, each once, and do not stop it.
+Preemption tries workloads first that were never refused, then those that were refused least often. So a pod that can
+never end delays a preemption once, and does not stop it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ KEPT_S: Final = 3600.0  # after which a refusal says nothing any more, if the wo
 
 
 class _Refusal(msgspec.Struct, frozen=True):
-    """How often in a row a workload was refused, and until when it is left alone."""
+    """How often in a row a workload's eviction was refused, and the pause after it.
+
+    No eviction of the workload is tried before ``until``, in seconds by the caller's clock.
+    """
 
     times: int
     until: float
 
 
 class EvictionRefusals:
-    """Refusals by workload. All times are seconds by one clock, which the caller reads."""
+    """Remembers refused evictions by workload. All times are in seconds by the caller's clock."""
 
     def __init__(self) -> None:
-        """Know of no refusal."""
+        """Begin without refusals."""
         self._refusals: dict[Key, _Refusal] = {}
 
     def add(self, workloads: Iterable[Key], now: float) -> None:
-        """Note that workloads could not be evicted: they are left alone, each time in a row for twice as long.
+        """Note that evictions were refused; each pause is twice as long as the last.
 
-        A plan that has begun asks again every few seconds. What it is answered while a workload is left alone anyway
-        does not count as one more time.
+        A plan that has begun tries its evictions again every few seconds. A refusal during a pause does not count
+        again. ``now`` is in seconds, by the caller's clock.
         """
         self._refusals = {key: known for key, known in self._refusals.items() if now < known.until + KEPT_S}
         for workload in workloads:
@@ -47,14 +50,20 @@ class EvictionRefusals:
                 self._refusals[workload] = _Refusal(known.times + 1, until)
 
     def forget(self, workload: Key) -> None:
-        """Forget that a workload could not be evicted: nothing prevented it this time."""
+        """Forget the refusals of a workload, because its eviction has succeeded."""
         self._refusals.pop(workload, None)
 
     def times(self, now: float) -> dict[Key, int]:
-        """Return how often in a row each workload could not be evicted, as far as that still says something."""
+        """Return how often in a row the eviction of each workload was refused.
+
+        A refusal is forgotten ``KEPT_S`` seconds after its pause. ``now`` is in seconds, by the caller's clock.
+        """
         return {key: known.times for key, known in self._refusals.items() if now < known.until + KEPT_S}
 
     def left_alone_s(self, workload: Key, now: float) -> float:
-        """Return for how many seconds more evictions leave a workload alone; 0 if they do not."""
+        """Return how many seconds of a workload's pause are left; 0 without a pause.
+
+        ``now`` is in seconds, by the caller's clock.
+        """
         known = self._refusals.get(workload)
         return 0.0 if known is None else max(known.until - now, 0.0)

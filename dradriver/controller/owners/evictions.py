@@ -1,7 +1,7 @@
 """Ends pods for workloads that need their GPUs: by the Eviction API, or by suspending the owner of a gang.
 
-Preemption calls this module. Each call is safe to repeat: an eviction applies only to the pod version that was read, so
-a pod that ends already is not evicted again, and an owner has a record of why it was suspended. Disruption budgets
+Preemption calls this module. Each call is safe to repeat. An eviction applies only to the pod version that was read, so
+a pod that ends already is not evicted again. A suspended owner has a record of why it was suspended. Disruption budgets
 count for both.
 """
 
@@ -45,15 +45,15 @@ CHART_VALUE: Final = "controller.preemption"
 AT_ONCE: Final = 16  # writes of one plan
 _UNSURE: Final = (500, 504)  # statuses that do not say whether the pod ends, as after a timeout of etcd
 LATE: Final = (
-    "the pods that must end for it need longer than its tentative placement lasts. If this repeats, look for a webhook "
-    "that answers slowly, or raise queue.preemption.marginSeconds"
+    "The pods that must end for this one need longer than its tentative placement lasts. If this repeats, look for a "
+    "webhook that answers slowly, or raise queue.preemption.marginSeconds."
 )
 
 
 class Evictions:
-    """Evicts pods for other workloads, and remembers which could not be evicted.
+    """Evicts pods for other workloads, and remembers which workloads could not be evicted.
 
-    All times are seconds of the event loop's clock.
+    All times are by the event loop's clock, in seconds.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class Evictions:
             client: The API server.
             picture: The cluster cache.
             restarts: Suspends and resumes owners.
-            evicted: Takes the workloads that were told to end.
-            suspendable: Kinds of owners that the controller may suspend.
+            evicted: Records the workloads that were evicted.
+            suspendable: Kinds of owners, such as Job, that the controller may suspend to end their pods.
             record: Writes an Event about an evicted pod; None for none.
         """
         self._client, self._picture, self._restarts, self._record = client, picture, restarts, record
@@ -87,25 +87,40 @@ class Evictions:
         self._failures: dict[Key, tuple[float, str]] = {}  # by preempting workload: until when to tell why it failed
 
     def may_end(self, workload: Workload) -> bool:
-        """Return whether all pods of a workload can be evicted for others, as far as is known."""
+        """Return whether the kinds of its owners let all pods of a workload be ended.
+
+        Disruption budgets are not checked.
+        """
         return may_end(self._picture, workload, self._suspendable)
 
     def refused_for(self, workload: Key) -> float:
-        """Return for how many seconds more a workload is not evicted because it could not be ended; 0 for none."""
+        """Return how many seconds of a workload's pause are left; 0 without a pause.
+
+        No eviction of the workload is tried during the pause, which follows a refused eviction.
+        """
         return self._refusals.left_alone_s(workload, asyncio.get_running_loop().time())
 
     def refusals(self) -> dict[Key, int]:
-        """Return how often in a row each workload could not be ended, as far as that still says something."""
+        """Return how often in a row the eviction of each workload was refused.
+
+        Old refusals are left out.
+        """
         return self._refusals.times(asyncio.get_running_loop().time())
 
     def ended(self) -> tuple[tuple[Key, float], ...]:
-        """Return the workloads that were evicted within the last minute, each with how many seconds ago."""
+        """Return the workloads that were evicted within the last minute.
+
+        Each is returned with the seconds since its eviction.
+        """
         now = asyncio.get_running_loop().time()
         self._evicted_at = {key: noted for key, noted in self._evicted_at.items() if now < noted[0] + MINUTE_S}
         return tuple((workload, now - at) for (workload, _), (at, _) in self._evicted_at.items())
 
     def _note(self, workload: Key, pod: Pod) -> tuple[Key, str] | None:
-        """Note that the workload of a pod was told to end; return the note, or None if there was one already."""
+        """Record that a pod's workload was told to end; return the record's key for ``_forget``.
+
+        Returns None if there is a record already. A gang gets one record for all its pods.
+        """
         uid = pod.metadata.uid
         key = workload, uid if workload == pod_key(pod) else ""
         if key in self._evicted_at:
@@ -115,19 +130,22 @@ class Evictions:
         return key
 
     def _forget(self, note: tuple[Key, str] | None) -> None:
-        """Remove a note of ``_note``: the workload was not told to end after all."""
+        """Remove a record that ``_note`` made, because the eviction did not take place.
+
+        Nothing is done for None.
+        """
         if note in self._evicted_at:
             self._evicted.remove(self._evicted_at.pop(note)[1])
 
     def begin(self, workload: Key) -> None:
-        """Begin the evictions for a workload: forget why earlier ones failed."""
+        """Forget why earlier evictions for a workload failed, because new ones begin."""
         self._failures.pop(workload, None)
 
     async def ask(self, pods: Collection[Pod]) -> None:
         """Raise unless disruption budgets let all of these pods be evicted now.
 
         Raises:
-            RefusedError: They do not, or the controller may not read them.
+            RefusedError: The budgets do not let them, or the controller may not read budgets.
             ApiError: The server refuses for another reason than a missing permission.
             Unreachable: No answer.
         """
@@ -138,7 +156,7 @@ class Evictions:
             raise
 
     async def _ask(self, pods: Collection[Pod]) -> None:
-        """Do the same without counting a refusal in the metrics."""
+        """Do what ``ask`` does, but do not count a refusal in the metrics."""
         by_namespace: dict[str, list[Pod]] = {}
         for pod in pods:
             by_namespace.setdefault(pod.metadata.namespace, []).append(pod)
@@ -162,22 +180,31 @@ class Evictions:
             raise refusal
 
     def _running(self, namespace: str) -> Iterator[Pod]:
-        """Give the pods of a namespace that are bound to nodes and have not finished."""
+        """Yield the pods of a namespace that are bound to nodes and have not finished."""
         for key, pod in self._picture.pods.items():
             if key[0] == namespace and pod.spec.node_name and not pod.finished:
                 yield pod
 
     def refuse(self, workloads: Iterable[Key]) -> None:
-        """Note that workloads could not be evicted."""
+        """Note that the evictions of some workloads were refused.
+
+        Preemption then prefers other victims.
+        """
         self._refusals.add(workloads, asyncio.get_running_loop().time())
 
     def why_not(self, workload: Key) -> str:
-        """Return why a recent eviction for a workload failed; empty if none did."""
+        """Return why a recent eviction for a preempting workload failed; empty if none did.
+
+        The text is for the workload that needs the GPUs.
+        """
         until, why = self._failures.get(workload, (0.0, ""))
         return why if asyncio.get_running_loop().time() < until else ""
 
     def has_begun(self, pods: Iterable[Pod]) -> bool:
-        """Return whether one of these pods was evicted, or its owner suspended, even if no pod shows it yet."""
+        """Return whether one of these pods was evicted, or its owner suspended.
+
+        This can be true before the cluster cache shows it on any pod.
+        """
         suspended = self._restarts.suspended()
         for pod in pods:
             if (gang := suspended_with(self._picture, pod)) is not None:
@@ -188,7 +215,10 @@ class Evictions:
         return False
 
     def untold(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
-        """Return those pods whose eviction may be tried now: it was not tried a moment ago."""
+        """Return those of the pods whose eviction may be tried now.
+
+        Pods are left out for a while after a try, because the cluster cache may not show the result yet.
+        """
         now = asyncio.get_running_loop().time()
         self._not_before = {uid: until for uid, until in self._not_before.items() if now < until}
         self._evicted_until = {uid: until for uid, until in self._evicted_until.items() if now < until}
@@ -208,10 +238,12 @@ class Evictions:
     ) -> None:
         """End pods that make room for a workload.
 
-        1. A dry run of every write must succeed, and the pods must be able to end before ``until``.
-        2. Owners are suspended. An owner that refuses stops everything, so no other pod ends for nothing.
-        3. Once their pods go (this is called again then), the other pods are evicted, those in ``last`` at the end.
-           Once those are gone, the plan is fulfilled, and no call would come for the rest of their gangs.
+        1. Dry runs of all writes must succeed, and the pods must be able to end before ``until``.
+        2. The owners of gangs are suspended. If one cannot be suspended, nothing else is done, so no other pod ends in
+          vain.
+        3. The caller calls again when the pods of these gangs end. Then the other pods are evicted. The pods in
+          ``last`` come last: once they are gone, the workload has its GPUs, and the caller does not call again for
+          other pods of their gangs.
 
         Args:
             workload: The workload that needs the GPUs.
@@ -219,14 +251,14 @@ class Evictions:
             last: Uids of the pods that use these GPUs.
             stands: Returns whether the pods still have to end; called before each eviction.
             begun: Whether other pods of the plan have begun to end. A refusal is then tried again later.
-            until: When the workload's tentative placement ends, by the loop's clock.
-            why: The text about the workload for messages.
+            until: When the workload's claims are deleted if pods still run, by the event loop's clock.
+            why: For whom the pods end, for messages.
             go_on: Called before each further write. It raises PausedError if the API server wants a pause, and
                 MovedOnError if a claim of the workload was revoked meanwhile.
 
         Raises:
             RefusedError: A budget forbids it, or the controller may not end a pod, and no pod has begun to end.
-            MovedOnError: A pod is not as it was seen, or ``go_on`` raises it.
+            MovedOnError: A pod has changed since it was read, or ``go_on`` raises it.
             PausedError: ``go_on`` raises it.
             ApiError: The server refuses.
             Unreachable: No answer.
@@ -243,22 +275,28 @@ class Evictions:
                 self._failures = _noted(self._failures, workload, str(error))
                 raise
             # Some pods end already, so giving up would waste their GPUs.
-            logger.info("%s/%s: %s; trying again", *workload, error)
+            logger.info("%s/%s: %s. It is tried again.", *workload, error)
             self._wait_with(pods, AGAIN_S)
 
     def _wait_with(self, pods: Iterable[Pod], seconds: float) -> None:
-        """Have ``untold`` leave out pods for some seconds."""
+        """Make ``untold`` leave out these pods for some seconds."""
         not_before = asyncio.get_running_loop().time() + seconds
         self._not_before |= dict.fromkeys((pod.metadata.uid for pod in pods), not_before)
 
     async def _check(self, pods: Sequence[Pod], *, until: float, why: str, go_on: Callable[[], None]) -> None:
         """Raise unless all of these pods can end in time, according to dry runs.
 
-        A single write needs no dry run: if the server refuses it, no pod has ended. The real writes take as long as the
-        dry runs did: a webhook that is slow or dead delays each of them. ``end`` documents the arguments.
+        A single write needs no dry run: if the server refuses it, no pod has ended. The real writes are expected to
+        take as long as the dry runs, because a slow webhook delays both.
+
+        Args:
+            pods: The pods that must end.
+            until: When the GPUs must be free, by the event loop's clock.
+            why: For whom the pods end, for messages.
+            go_on: Called before each dry run; raises an error to stop.
 
         Raises:
-            RefusedError: They cannot, or not before ``until``.
+            RefusedError: The pods cannot end, or not before ``until``.
         """
 
         async def try_suspension(gang: Key, members: Sequence[Pod]) -> None:
@@ -304,11 +342,20 @@ class Evictions:
         why: str,
         go_on: Callable[[], None],
     ) -> None:
-        """Suspend owners, or, if there are none, evict pods. ``end`` documents the arguments.
+        """Suspend the owners of gangs; if there are no gangs, evict the pods.
+
+        A later call then evicts the other pods.
+
+        Args:
+            pods: The pods that must end.
+            last: Uids of the pods that are evicted after all others.
+            stands: Returns whether the pods still have to end.
+            why: For whom the pods end, for messages.
+            go_on: Called before each eviction; raises an error to stop.
 
         Raises:
             RefusedError: An owner cannot be suspended, or a pod cannot be evicted.
-            MovedOnError: The pods need not end any more, or a pod is not as it was seen.
+            MovedOnError: The pods need not end any more, or a pod has changed since it was read.
         """
         gangs, single_pods = split(self._picture, pods)  # ended by suspending their owners, and by the Eviction API
         for gang, members in gangs.items():
@@ -331,10 +378,12 @@ class Evictions:
             await several_writes.each(evictions, at_once=AT_ONCE)
 
     def _suspend(self, gang: Key, members: Sequence[Pod], stands: Callable[[], bool], why: str) -> None:
-        """Have the owner of a gang's pods suspended, if it is not already.
+        """Ask to suspend the owner of a gang's pods, unless that has been done.
+
+        ``why`` is written on the owner. ``stands`` returns whether the pods still have to end.
 
         Raises:
-            RefusedError: It cannot be suspended.
+            RefusedError: The owner cannot be suspended.
         """
         self._wait_with(members, ASKED_S)
         answer = self._restarts.ask(gang, members, why, is_needed=stands, at_once=True)
@@ -348,11 +397,14 @@ class Evictions:
         self._note(gang, members[0])
 
     async def _evict(self, pod: Pod, why: str, *, dry_run: bool = False) -> None:
-        """Evict a pod unless it is gone or ends already; note the eviction, or its refusal.
+        """Evict a pod, and note the eviction or its refusal.
+
+        Nothing is done if the pod is gone or is being deleted. ``why`` says for whom the pod ends, for messages. With
+        ``dry_run`` the server only checks the eviction.
 
         Raises:
-            RefusedError: It cannot be evicted.
-            MovedOnError: It has changed since it was read.
+            RefusedError: The pod cannot be evicted.
+            MovedOnError: The pod has changed since it was read.
         """
         # ``pod`` is as the plan saw it. Only the current version of the same pod is evicted (``as_seen``).
         namespace, name = key = pod_key(pod)
@@ -364,7 +416,7 @@ class Evictions:
         ):
             return
         workload = workload_of(self._picture, pod)  # the key of its gang, or its own
-        refused = f"pod {shown(f'{namespace}/{name}')} may not be evicted"
+        refused = f"Pod {shown(f'{namespace}/{name}')} cannot be evicted"
         # The eviction counts against those of this minute, once for a gang, from before it is sent: the answer can be
         # late or lost.
         note = None if dry_run else self._note(workload, pod)
@@ -396,11 +448,15 @@ class Evictions:
         logger.info("pod %s/%s is evicted %s", namespace, name, why)
         metrics.PREEMPTED_PODS.inc()
         if self._record is not None:
-            await self._record(pod, f"evicted {why}")
+            await self._record(pod, f"The controller evicted this pod {why}.")
 
 
 def _noted(failures: dict[Key, tuple[float, str]], workload: Key, why: str) -> dict[Key, tuple[float, str]]:
-    """Return the failures that are still told, and a new one of a workload."""
+    """Return the failures by preempting workload, without old ones, and with a new one.
+
+    ``why`` is the text of the new one, for ``workload``. A failure is old once its text need not be shown to users any
+    more.
+    """
     now = asyncio.get_running_loop().time()
     current = {key: failure for key, failure in failures.items() if now < failure[0]}
     return current | {workload: (now + REASON_S, why)}

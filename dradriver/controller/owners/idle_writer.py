@@ -30,28 +30,29 @@ CHART_VALUE: Final = "controller.idleEviction"
 
 
 class IdleWriter:
-    """What is written for idle pods."""
+    """Writes warnings on idle pods and ends idle workloads, for ``IdlePods``."""
 
     def __init__(
         self, client: Client, kinds: OwnerKinds, pods: Mapping[Key, Pod], *, clock: Callable[[], float]
     ) -> None:
-        """Write nothing yet.
+        """Make a writer that has written nothing.
 
         Args:
             client: The API server.
-            kinds: In which versions it has owners.
-            pods: All pods of ours that there are, up to date.
-            clock: Gives seconds since the epoch, for what is noted on owners.
+            kinds: The versions in which the server has kinds of owners.
+            pods: All current pods that request GPUs.
+            clock: Gives seconds since the epoch, to write on a suspended owner when it was suspended.
         """
         self._client, self._kinds, self._pods, self._clock = client, kinds, pods, clock
 
     async def mark(self, pod: Pod, claim: ClaimRecord, end: datetime.datetime | None) -> None:
-        """Write on an idle pod and its claim when the pod is ended; None removes that.
+        """Write on an idle pod and its claim at which time the pod will end.
 
-        The claim is written last: only there it counts, and only there its agent sees that it is asked.
+        ``end`` is this time; None removes the warning. The claim is written last: the annotation on the claim is the
+        one that counts. It also makes the node agent confirm that the GPUs are idle.
 
         Raises:
-            ApiError: The server refuses; ``conflict`` where one of them is another by now.
+            ApiError: The server refuses; ``conflict`` if the pod or the claim was replaced.
             Unreachable: No answer.
         """
         change = idleness.question(end)
@@ -62,7 +63,9 @@ class IdleWriter:
             )
 
     async def still_idle(self, workload: Workload) -> bool:
-        """Return whether the API server shows the claims of a workload as idle as the cluster cache does.
+        """Return whether the API server shows all claims of a workload as idle.
+
+        The idle periods must have begun at the same times as in the cluster cache.
 
         Raises:
             ApiError: The server refuses.
@@ -87,15 +90,17 @@ class IdleWriter:
     async def end(self, workload: Workload, why: str, *, ending: Collection[str]) -> bool:
         """End all pods of a workload, and return whether this call did it.
 
-        It returns False if the pods are no longer idle, or if another workload of the same owner ends them already.
+        It returns False if the pods are no longer idle, or if their owner has already been suspended for another
+        workload.
 
         Args:
             workload: The workload.
             why: The reason that users see.
-            ending: Uids of all pods that must end now. An owner may have pods of several workloads.
+            ending: Uids of all pods that must end now, of all workloads. An owner is suspended only if all of its pods
+                are among them.
 
         Raises:
-            RefusedError: They cannot be ended, or not now. Its text says why, and what helps.
+            RefusedError: The pods cannot be ended, or not now. Its text says why, and what helps.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
@@ -109,7 +114,7 @@ class IdleWriter:
         #    ``suspendable_owner`` returns the uid of what made a pod; empty if that cannot be suspended.
         if not all(map(suspendable_owner, pods)):
             raise RefusedError(
-                "a gang ends as a whole, by suspending what made it, which cannot be: delete that yourself"
+                "A gang ends as a whole when its owner is suspended. This owner cannot be suspended. Delete it."
             )
         top = await top_of(self._client, self._kinds, pods)
         owner_kind, metadata = top.resource.kind, top.owner.metadata
@@ -125,7 +130,7 @@ class IdleWriter:
             if not pod.finished and suspendable_owners.belongs(pod, owner_kind, metadata)
         ]
         if any(pod.metadata.uid not in ending for pod in owned_pods):
-            raise RefusedError(f"{top} has other pods, which are not to end now")
+            raise RefusedError(f"{top} has other pods, which must not end now.")
         # If the cluster cache has no pod of the owner any more, the server is asked about those that the workload had.
         await ask_budgets(self._client, owned_pods or pods)
         # 4. The requests above may have taken long: the pods may be busy again.
@@ -135,7 +140,10 @@ class IdleWriter:
         return True
 
     async def _suspend(self, top: Top, why: str) -> None:
-        """Suspend an owner for good, with a note why."""
+        """Suspend the owner ``top``, with a note of the reason ``why``.
+
+        The controller does not resume an owner that it suspended for idle GPUs.
+        """
         metadata = top.owner.metadata
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
         body = suspendable_owners.rest(top.resource.kind, top.owner, why=why, now=now)

@@ -1,4 +1,4 @@
-"""In which version the server has the kinds of objects that make a gang's pods; clusters lack most of them."""
+"""Finds the API version in which the server has a kind of owner of gangs. Most clusters lack most kinds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VERSION: Final = re.compile(r"v[1-9][0-9]?((alpha|beta)[1-9][0-9]?)?", re.ASCII
 
 
 class OwnerKinds:
-    """The API versions in which the server has kinds of owners, remembered for a while."""
+    """Finds the API version in which the server has a kind of owner, and remembers it."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -39,11 +39,11 @@ class OwnerKinds:
         """Return the API resource of a kind of owner; None if the server lacks it.
 
         Args:
-            kind: One of ``suspendable_owners.OBJECTS``.
-            api_version: The version in an owner reference; it is tried after the versions that are known.
+            kind: A kind that the driver can suspend, such as ``Job``: a key of ``suspendable_owners.OBJECTS``.
+            api_version: The version in an owner reference. It is tried after the versions that this driver knows.
 
         Raises:
-            ApiError: The server refuses to say.
+            ApiError: The server refuses to list its resources.
             Unreachable: No answer.
         """
         now = asyncio.get_running_loop().time()

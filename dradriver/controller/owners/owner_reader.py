@@ -1,4 +1,7 @@
-"""How many pods a gang has, read from the object that makes them, for as long as the gang waits."""
+"""Reads how many pods a gang has from the owner of its pods, for as long as the gang waits.
+
+``GangObserver`` and ``RunningGangs`` call it.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +39,20 @@ MOST_BYTES: Final = 2**20  # of an object; what is longer is decoded for nobody
 Answer: TypeAlias = Size | Alone | WordError
 """What an object says; an error says why it says nothing, and what to write."""
 
-_WRITE: Final = f"write how many pods the gang has as {names.GANG_SIZE}"
+_WRITE: Final = f"write the size of the gang as {names.GANG_SIZE}."
+_OR_WRITE: Final = f"Or {_WRITE}"
+_ONLY_WRITE: Final = f"W{_WRITE[1:]}"
 
 
 class _Entry:
-    """An owner that is read.
+    """An owner that is read to find the size of its gangs.
 
     Attributes:
         owner: The owner.
-        workloads: The gangs that wait for its answer.
-        answer: Its last answer; None before the first one.
-        retries: How often it tries each index again; None if not known.
+        workloads: The gangs whose size is read from the owner.
+        answer: The size that was read last, or why it is unknown; None before the first reading.
+        retries: How often the owner starts a failed pod of an index again (``backoffLimitPerIndex``); None if not
+            known.
     """
 
     def __init__(self, owner: Owner) -> None:
@@ -57,7 +63,10 @@ class _Entry:
 
 
 class OwnerReader:
-    """Reads objects: those of a namespace one after another, so that its many or fat ones are its own."""
+    """Reads owners of gangs, one at a time in each namespace.
+
+    So many or large owners delay only the gangs of their own namespace.
+    """
 
     def __init__(
         self,
@@ -68,14 +77,14 @@ class OwnerReader:
         touch: Callable[[Key], None],
         may_not: Callable[[str, str], str] | None = None,
     ) -> None:
-        """Begin with nothing read.
+        """Make a reader that has read no owner.
 
         Args:
             client: The API server.
             kinds: The versions in which the server has kinds of owners.
-            waits: Returns whether a gang has not started or is not complete. Only then its size is needed.
-            touch: Called with a gang when the answer of its owner has changed.
-            may_not: Returns the message for an owner that may not be read, from its kind and its name for messages.
+            waits: Returns whether a gang still needs its size: it has not started, or has unbound pods.
+            touch: Called with a gang when its owner's size has changed.
+            may_not: Returns the message for an owner that may not be read, given its kind and its name for messages.
                 None for a message about the controller's permissions.
         """
         self._client, self._kinds = client, kinds
@@ -85,9 +94,12 @@ class OwnerReader:
         self._rounds = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
     def size(self, workload: Key, owner: Owner) -> Answer | None:
-        """Return a gang's size by its owner; None while that is being read.
+        """Return a gang's size by its owner; None until the owner was read once.
 
-        As long as the gang waits the object is read again now and then, for its author may change the number.
+        Instead of a size, the answer can be ``Alone`` (the pods are no gang), or an error that says why the size is
+        unknown.
+
+        While the gang waits, the owner is read again at intervals, because its author may change the number.
         """
         key = _key(workload, owner)
         entry = self._entries.get(key)
@@ -98,23 +110,26 @@ class OwnerReader:
         return entry.answer
 
     def retries(self, workload: Key, owner: Owner) -> int | None:
-        """Return how often a gang's owner tries each index again, as read for ``size``; None if it is not known."""
+        """Return how often a gang's owner retries each index; None if not known.
+
+        The number is the ``backoffLimitPerIndex`` of a Job or JobSet. ``size`` must have been called first.
+        """
         entry = self._entries.get(_key(workload, owner))
         return None if entry is None else entry.retries
 
     async def run(self) -> None:
-        """Read the owners that are wanted until cancelled; what cannot be read is tried again after a pause."""
+        """Read the requested owners until cancelled; after an error try again with a pause."""
         for key in self._entries:  # what was under way when this was cancelled before
             self._rounds.done(key)
             self._rounds.put(key)
         await self._rounds.run()
 
     async def read(self) -> bool:
-        """Read all owners that are wanted now, pauses or not. Returns whether any has news."""
+        """Read all requested owners now, without pauses; return whether any answer has changed."""
         return any([await self._read(key) for key in list(self._entries)])
 
     def __len__(self) -> int:
-        """Return how many objects are kept."""
+        """Return the number of owners that are read for waiting gangs."""
         return len(self._entries)
 
     async def _work(self, key: Key) -> None:
@@ -131,7 +146,7 @@ class OwnerReader:
         self._rounds.put_at(key, asyncio.get_running_loop().time() + pause_s)
 
     async def _read(self, key: Key) -> bool:
-        """Read an owner if a gang still waits for it. Return whether its answer has changed."""
+        """Read an owner if a gang waits for it; return whether the size has changed."""
         entry = self._entries[key]
         entry.workloads = {workload: None for workload in entry.workloads if self._waits(workload)}
         if not entry.workloads:
@@ -150,15 +165,18 @@ class OwnerReader:
         return True
 
     async def _answer(self, namespace: str, entry: _Entry) -> Answer:
-        """Read an owner; return the size of its gang, or why it is unknown.
+        """Read an owner; return the size of its gang, or why the size is unknown.
 
-        This also sets ``entry.retries``. An error that is returned is written on the pods. After a ``_TroubleError``
-        the owner is read again soon, with a growing pause; after any other answer every ``AGAIN_S``.
+        A returned error is written on the pods. After a ``_TroubleError`` the caller reads the owner again soon, with
+        growing pauses. After any other result it does so every ``AGAIN_S`` seconds. This method also sets
+        ``entry.retries``.
         """
         owner = entry.owner
         owner_text = shown(owner.kind, owner.name)  # for messages
         if owner.kind not in gang_size_of_owner.OBJECTS:
-            return WordError(f"{owner_text}: how many pods such an object has is not known: {_WRITE}")
+            return WordError(
+                f"{owner_text}: the driver does not know the number of pods of this kind of object. {_ONLY_WRITE}"
+            )
         resource: Resource | None = None
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -169,7 +187,9 @@ class OwnerReader:
                 raw = await self._client.get(resource, owner.name, namespace=namespace, type=msgspec.Raw)
             # Any user can make a large object, and decoding it would block the event loop.
             if len(memoryview(raw)) > MOST_BYTES:
-                return WordError(f"{owner_text} is longer than {MOST_BYTES} bytes, which nobody reads: {_WRITE}")
+                return WordError(
+                    f"{owner_text} is larger than {MOST_BYTES} bytes, which the controller does not read. {_ONLY_WRITE}"
+                )
             document = codec.decode(raw, dict)
             size = gang_size_of_owner.size_from(owner, document)
             entry.retries = gang_size_of_owner.retries_from(owner, document)
@@ -177,25 +197,28 @@ class OwnerReader:
         except WordError as error:  # the object has no number of pods in the expected form or range
             return error
         except (codec.BadJson, ValueError) as error:  # ValueError: the name cannot be part of a URL
-            return WordError(f"{owner_text} cannot be read: {messages.shown(str(error))}: {_WRITE}")
+            return WordError(f"{owner_text} cannot be read: {messages.shown(str(error))}. {_ONLY_WRITE}")
         except (ApiError, Unreachable, TimeoutError) as error:
             if isinstance(error, ApiError) and error.not_found:
                 return _unread(owner, _absent(owner.kind, owner_text))
             if isinstance(error, ApiError) and error.forbidden:
                 return _unread(owner, self._may_not(owner.kind, owner_text))
             error_text = str(error) if isinstance(error, DriverError) else f"no answer in {ANSWER_S:g} s"
-            logger.warning("%s of namespace %s cannot be read: %s; trying again", owner_text, namespace, error_text)
-            return _TroubleError(f"{owner_text} cannot be read just now: trying again; or {_WRITE}")
+            logger.warning(
+                "%s of namespace %s cannot be read: %s. The controller tries again.", owner_text, namespace, error_text
+            )
+            return _TroubleError(f"{owner_text} cannot be read now. The controller tries again. {_OR_WRITE}")
 
 
 class _TroubleError(WordError):
-    """The server gave no answer: that says nothing of the object."""
+    """The server gave no usable answer, so nothing is known about the owner."""
 
 
 def _unread(owner: Owner, why: str) -> Answer:
-    """Return the answer for an owner that is not there, or may not be read.
+    """Return what stands for the gang's size if its owner cannot be read.
 
-    The PodGroup that the Job controller made is then none: every Job has one, and hardly any of them asks for a gang.
+    It is an error with the text ``why``, with one exception. The Job controller makes a PodGroup for every Job, and few
+    of these Jobs request a gang. So if the owner is a PodGroup of this kind, the pods are single workloads (``Alone``).
     """
     return Alone(why=why) if owner.by_job else WordError(why)
 
@@ -206,24 +229,27 @@ def _key(workload: Key, owner: Owner) -> Key:
 
 
 def _same(one: Answer, other: Answer | None) -> bool:
-    """Return whether two answers are alike: errors are by what they say."""
+    """Return whether ``one`` and ``other``, results of reading an owner, are equal.
+
+    Errors are compared by message.
+    """
     if isinstance(one, WordError) and isinstance(other, WordError):
         return type(one) is type(other) and str(one) == str(other)
     return one == other
 
 
 def _controller_may_not(kind: str, one: str) -> str:
-    return f"the controller may not read {one}: {_WRITE}, or {grant(kind, 'read')}"
+    return f"The controller has no right to read {one}. {_ONLY_WRITE} Or {grant(kind, 'read')}."
 
 
 def _not_served(kind: str, one: str) -> str:
     if kind == "PodGroup":
         return (
-            f"the cluster has no PodGroups, so {one} is none: turn on Kubernetes' feature gate GenericWorkload and its "
-            f"API, or remove schedulingGroup and {_WRITE}"
+            f"The cluster has no PodGroups, so {one} does not exist. Enable the feature gate GenericWorkload of "
+            f"Kubernetes and its API, or remove schedulingGroup and {_WRITE}"
         )
-    return f"the cluster has no objects of the kind of {one}: {_WRITE}"
+    return f"The cluster has no objects of the kind of {one}. {_ONLY_WRITE}"
 
 
 def _absent(kind: str, one: str) -> str:
-    return f"{one} is not there: create it" if kind == "PodGroup" else f"{one} is not there: create it, or {_WRITE}"
+    return f"{one} does not exist. Create it{'.' if kind == 'PodGroup' else f', or {_WRITE}'}"

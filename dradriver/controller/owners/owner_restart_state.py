@@ -1,4 +1,4 @@
-"""What ``OwnerRestarts`` remembers: requested restarts, and owners that are suspended."""
+"""The state that ``OwnerRestarts`` keeps: requested restarts, and owners that are suspended."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class RestartRequest(msgspec.Struct):
     """A request to restart a gang.
 
     Attributes:
-        loss: The digest of the pods that are to end. It identifies a restart.
-        pods: These pods; empty once there is an answer.
+        loss: A digest of the uids of the pods that must end. Requests with the same digest are the same restart.
+        pods: The pods that must end; empty once there is an answer.
         reason: The text that is written on the owner.
         is_needed: Returns whether the restart is still needed; called before anything is written.
         at_once: Whether to suspend the owner even if many owners are suspended already.
         open: Whether there is no answer yet.
         answer: Why the gang cannot be restarted; empty if it can.
-        since: When the answer was found, by the loop's clock.
+        since: When the answer was found, by the event loop's clock.
     """
 
     loss: str

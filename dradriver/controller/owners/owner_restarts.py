@@ -1,8 +1,8 @@
-"""Restarts gangs through their owners: suspends and resumes an owner, or deletes the pods if that is no failure for it.
+"""Restarts gangs through their owners: suspends and resumes an owner, or deletes the pods if its kind allows that.
 
-What is suspended is always resumed. A record on the owner says that it has to be (``suspendable_owners``). Each leader
-finds it by its label. An owner that others have changed meanwhile stays as they want it. No pod of a Job is evicted
-here.
+A suspended owner is always resumed. A record on the owner says that it must be (``suspendable_owners``), and each
+leader finds the owner by its label. If others change the owner meanwhile, their change stays. Pods are deleted only if
+their owner does not count that as a failure. No pod of a Job is evicted here.
 """
 
 from __future__ import annotations
@@ -56,12 +56,15 @@ MOST: Final = 64
 MOST_IN_NAMESPACE: Final = 8  # also the most that a namespace counts for, whatever marks its tenant could write
 MOST_KEPT: Final = 4096  # answers
 
-UNWANTED: Final = "nobody wants it any more"
-NONE_LEFT: Final = "it has no pods"
+UNWANTED: Final = "The restart is not needed any more."
+NONE_LEFT: Final = "The gang has no pods."
 
 
 class OwnerRestarts:
-    """All gangs that are being restarted. The process can be killed after each step: the next leader continues."""
+    """The restarts of gangs that were requested or are in progress.
+
+    The process can be killed after each step: the next leader continues.
+    """
 
     def __init__(
         self, client: Client, kinds: OwnerKinds, *, pods: Mapping[Key, Pod], touch: Callable[[Key], None]
@@ -72,7 +75,7 @@ class OwnerRestarts:
             client: The API server.
             kinds: The versions in which the server has kinds of owners.
             pods: All current pods that request GPUs.
-            touch: Called with a gang whose answer has changed.
+            touch: Called with a gang when the result of ``ask`` for it has changed.
         """
         self._client, self._kinds, self._pods, self._touch = client, kinds, pods, touch
         # By gang: its last request, the oldest first. It is *open* until it has an answer, and is kept after that, so
@@ -95,12 +98,13 @@ class OwnerRestarts:
     ) -> str:
         """Request that a gang's owner restarts it; return why that is impossible, if known.
 
-        The owner restarts the gang once for these pods. The call only takes the request. ``touch`` is called when the
-        answer changes; then call this again. So an empty answer means that nothing speaks against the restart so far.
+        The call only stores the request. When the result changes, ``touch`` is called, and the caller asks again. So an
+        empty text means: no obstacle is known so far. Requests for the same pods restart the gang once.
 
         Args:
             gang: The gang.
-            pods: Its living pods. Suspending an owner ends all its pods; any other kind of owner loses only these.
+            pods: Its living pods. If the owner is suspended, all its pods end. If pods are deleted instead, only these
+                are.
             reason: The text that is written on the owner.
             is_needed: Returns whether the restart is still needed; called before anything is written.
             at_once: Whether to suspend the owner even if many are suspended already. A preemption plan sets it, because
@@ -137,7 +141,7 @@ class OwnerRestarts:
     async def check(self, gang: Key, pods: Sequence[Pod], reason: str) -> None:
         """Raise unless the owner of a gang's pods can be suspended now.
 
-        A dry run asks the API server.
+        The API server answers a dry run of the suspension.
 
         Args:
             gang: The gang.
@@ -145,7 +149,7 @@ class OwnerRestarts:
             reason: The text that would be written on the owner.
 
         Raises:
-            RefusedError: It cannot; the text says why.
+            RefusedError: The owner cannot be suspended; the text says why.
             ApiError: The server is in trouble.
             Unreachable: No answer.
         """
@@ -157,7 +161,7 @@ class OwnerRestarts:
         except ApiError as error:
             if error.conflict or not _is_refusal(error):
                 raise
-            raise RefusedError(f"it cannot be started anew: {error}") from None
+            raise RefusedError(f"The gang cannot be restarted: {error}") from None
         # An earlier answer is out of date: the next ``ask`` begins again.
         if (request := self._requests.get(gang)) is not None:
             request.answer = ""
@@ -170,13 +174,16 @@ class OwnerRestarts:
         return frozenset(gang for restart in restarts for gang in (restart.gang, *restart.asks) if gang is not None)
 
     def take_back(self, gang: Key) -> None:
-        """Forget a gang's restart; an owner that is suspended already is resumed all the same."""
+        """Cancel the requested restart of a gang.
+
+        If its owner is suspended already, nothing is cancelled: the owner is resumed later.
+        """
         if (request := self._requests.get(gang)) is not None and gang not in self.suspended():
             del self._requests[gang]
             request.open = False
 
     async def run(self) -> None:
-        """Restart gangs and resume what a predecessor left suspended, until cancelled."""
+        """Restart gangs, and resume owners that a previous leader left suspended, until cancelled."""
         self._put_all()  # what was under way when this was cancelled before
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queue.run())
@@ -187,14 +194,20 @@ class OwnerRestarts:
                 await asyncio.sleep(LIST_S if whole else AGAIN_LIST_S)
 
     async def find(self) -> bool:
-        """Find owners that were suspended here and not resumed. Returns whether all were read that may be."""
+        """Find owners that the controller has suspended and must resume.
+
+        Returns whether all kinds of owners could be listed.
+        """
         left, whole = await left_suspended(self._client, self._kinds)
         for top in left:
             self._take_up(top)
         return whole
 
     async def settle(self) -> None:
-        """Do all restarts that are open once, pauses or not; for callers that drive it by hand."""
+        """Do the next step of all open restarts once, without pauses.
+
+        Callers that drive the controller step by step use it.
+        """
         self._put_all()
         await self._queue.flush()
 
@@ -204,7 +217,10 @@ class OwnerRestarts:
             self._queue.put(key)
 
     async def _work(self, key: Key) -> None:
-        """Do the next step for a suspended owner or a requested restart; ``key`` names the owner or the gang."""
+        """Do the next step for a suspended owner or a gang's requested restart.
+
+        ``key`` is that of the owner or of the gang.
+        """
         restart, request, again_at = self._restarts.get(key), self._requests.get(key), None
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -218,10 +234,14 @@ class OwnerRestarts:
         except (DriverError, TimeoutError) as error:
             is_conflict = isinstance(error, ApiError) and error.conflict  # another writer was faster
             if restart is None and request is not None and not is_conflict and _is_refusal(error):
-                self._refuse(key, request, f"it cannot be started anew: {error}")
+                self._refuse(key, request, f"The gang cannot be restarted: {error}")
             else:
                 if not is_conflict:
-                    logger.warning("%s/%s, which is started anew: %s; trying again", *key, str(error) or "no answer")
+                    logger.warning(
+                        "Gang %s/%s cannot be restarted yet: %s. The controller tries again.",
+                        *key,
+                        str(error) or "no answer",
+                    )
                 self._queue.fail(key, least_s=asked_s(error, LONGEST_ASKED_S))
                 return
         self._queue.done(key)
@@ -233,7 +253,9 @@ class OwnerRestarts:
     async def _begin(self, gang: Key, request: RestartRequest) -> float | None:
         """Begin a restart: suspend the owner of a gang's pods, or delete the pods.
 
-        Returns when to try again if it is too early; else None.
+        It is too early while the pause after the last restart runs, or while many owners are suspended. Then the result
+        is when to try again, by the event loop's clock; else None. ``request`` has the pods that must end, and the
+        reason.
 
         Raises:
             RefusedError: The gang cannot be restarted.
@@ -277,7 +299,11 @@ class OwnerRestarts:
         return None
 
     def _has_room(self, namespace: str) -> bool:
-        """Return whether another owner may be suspended now. Owners suspended for ``LONGEST_S`` do not count."""
+        """Return whether another owner of a namespace may be suspended now.
+
+        The number of suspended owners is limited. Owners that have been suspended for ``LONGEST_S`` seconds do not
+        count.
+        """
         now = asyncio.get_running_loop().time()
         counts = collections.Counter(key[0] for key, restart in self._restarts.items() if now < restart.until)
         if not counts[namespace]:
@@ -288,7 +314,10 @@ class OwnerRestarts:
     # What is suspended.
 
     def _take_up(self, top: Top) -> SuspendedOwner:
-        """Return the restart of an owner that was suspended just now, or by an earlier leader."""
+        """Return the record of the suspended owner ``top``; make one if there is none.
+
+        This replica or an earlier leader has suspended the owner. ``run`` resumes each owner that has a record.
+        """
         metadata, now = top.owner.metadata, asyncio.get_running_loop().time()
         restart = self._restarts.get(top.key)
         if restart is not None and restart.uid != metadata.uid:
@@ -305,7 +334,8 @@ class OwnerRestarts:
     async def _go_on(self, key: Key, restart: SuspendedOwner) -> float | None:
         """Resume a suspended owner once its pods have ended.
 
-        Returns when to look again if some have not ended; else None.
+        Returns when to look again if some have not ended, by the event loop's clock; else None. ``restart`` is the
+        record of the suspension.
         """
         try:
             owner = await self._client.get(restart.resource, restart.name, namespace=key[0], type=Suspendable)
@@ -335,7 +365,10 @@ class OwnerRestarts:
         return None
 
     def _are_pods_gone(self, top: Top, restart: SuspendedOwner) -> bool:
-        """Return whether a suspended owner has no pods left and makes no more, because its controller has seen it."""
+        """Return whether the suspended owner ``top`` has no pods left and creates no more.
+
+        It creates no more once its own controller has seen the suspension. ``restart`` is the record of the suspension.
+        """
         if not top.owner.rests:
             return False
         if restart.remaining is None:
@@ -347,7 +380,7 @@ class OwnerRestarts:
         return not restart.remaining
 
     def _pods_of(self, top: Top) -> dict[Key, Pod]:
-        """Return the pods with GPUs that an owner has made and that have not ended."""
+        """Return the unfinished pods with GPUs that belong to the owner ``top``."""
         kind, metadata = top.resource.kind, top.owner.metadata
         return {
             key: pod
@@ -356,7 +389,7 @@ class OwnerRestarts:
         }
 
     def _over(self, key: Key, restart: SuspendedOwner) -> None:
-        """End a restart, and answer all its requests."""
+        """Forget a finished restart of an owner, and answer all requests for it."""
         # If it is not the same, another owner of that name is being restarted by now.
         if self._restarts.get(key) is restart:
             del self._restarts[key]
@@ -364,7 +397,7 @@ class OwnerRestarts:
             self._close(gang, request, DONE)
 
     def _refuse(self, gang: Key, request: RestartRequest, answer: str) -> None:
-        """Answer that a gang cannot be restarted, also the next requests for some time."""
+        """Answer that a gang cannot be restarted. The answer holds for ``AGAIN_S`` seconds."""
         now = asyncio.get_running_loop().time()
         # Inserted at the end: the oldest entry is forgotten if there are too many.
         self._refused.pop(gang, None)
@@ -381,7 +414,7 @@ class OwnerRestarts:
         if answer == request.answer:
             return
         if answer != DONE:
-            logger.info("%s/%s is not started anew: %s", *gang, answer)
+            logger.info("%s/%s is not started again: %s", *gang, answer)
         request.answer = answer
         self._touch(gang)
 

@@ -1,4 +1,4 @@
-"""Suspends owners for the pods of a gang: whether it is possible, the write, and which owners are suspended now.
+"""Suspends owners of gangs: checks, writes, and lists suspended owners.
 
 ``OwnerRestarts`` calls it.
 """
@@ -30,8 +30,8 @@ from dradriver.kube.client import ApiError, Client, PatchKind
 logger = logging.getLogger(__name__)
 
 ANSWER_S: Final = 30.0  # for the list of one kind
-DONE: Final = "it was started anew, and these pods of it are there still"
-PAUSED: Final = "it was started anew a short time ago: it is again after a pause"
+DONE: Final = "The gang was restarted, but these pods of it still exist."
+PAUSED: Final = "The gang was restarted a short time ago. It is restarted again after a pause."
 
 
 async def try_to_suspend(client: Client, kinds: OwnerKinds, gang: Key, pods: Sequence[Pod], reason: str) -> None:
@@ -47,7 +47,7 @@ async def try_to_suspend(client: Client, kinds: OwnerKinds, gang: Key, pods: Seq
         reason: The text that would be written on the owner.
 
     Raises:
-        RefusedError: It cannot; the text says why.
+        RefusedError: The owner cannot be suspended; the text says why.
         ApiError: The server refuses for another reason than a missing permission.
         Unreachable: No answer.
     """
@@ -65,10 +65,20 @@ async def try_to_suspend(client: Client, kinds: OwnerKinds, gang: Key, pods: Seq
 
 
 async def suspend(client: Client, top: Top, *, gang: Key, loss: str, reason: str, dry_run: bool = False) -> None:
-    """Suspend an owner with a record, or only have the server check that.
+    """Suspend an owner, and write a record of the suspension on it.
+
+    In a dry run the server only checks the write.
+
+    Args:
+        client: The API server.
+        top: The owner.
+        gang: The gang that is restarted.
+        loss: The digest of the lost pods, from ``digest``.
+        reason: The text for the record.
+        dry_run: Whether nothing is stored.
 
     Raises:
-        RefusedError: The controller may not.
+        RefusedError: The controller has no permission.
         ApiError: The server refuses; ``conflict`` if the object has changed.
         Unreachable: No answer.
     """
@@ -86,7 +96,10 @@ async def suspend(client: Client, top: Top, *, gang: Key, loss: str, reason: str
 
 
 async def patch(client: Client, top: Top, body: dict[str, Any], *, dry_run: bool = False) -> None:
-    """Send a merge patch of an owner."""
+    """Change the owner ``top`` by a JSON merge patch.
+
+    With ``dry_run`` the server only checks the change.
+    """
     metadata = top.owner.metadata
     await client.patch(
         top.resource, metadata.name, body, kind=PatchKind.MERGE, namespace=metadata.namespace, dry_run=dry_run,
@@ -95,32 +108,43 @@ async def patch(client: Client, top: Top, body: dict[str, Any], *, dry_run: bool
 
 
 def digest(pods: Sequence[Pod]) -> str:
-    """Return the digest of the lost pods in the record of an owner's suspension."""
+    """Return a digest of the uids of some pods, 32 hexadecimal digits.
+
+    The record of a suspension has the digest of the lost pods. So a leader sees whether the owner was restarted for
+    these pods.
+    """
     return hashlib.sha256(",".join(sorted(pod.metadata.uid for pod in pods)).encode()).hexdigest()[:32]
 
 
 def refuse_kueues(pods: Sequence[Pod]) -> None:
-    """Raise ``RefusedError`` if Kueue has admitted one of these pods, so that only Kueue may suspend its owner."""
+    """Raise ``RefusedError`` if Kueue has admitted one of these pods.
+
+    Then only Kueue may suspend the owner.
+    """
     if any(suspendable_owners.of_kueue(pod.metadata) for pod in pods):
-        raise RefusedError("Kueue has admitted its pods, and starts them anew itself: leave them to it")
+        raise RefusedError("Kueue has admitted the pods of the gang and restarts them itself. Leave them to Kueue.")
 
 
 def is_done(top: Top, loss: str) -> bool:
-    """Return whether an owner was suspended and resumed for these very pods."""
+    """Return whether the owner ``top`` was already restarted for the loss of the same pods.
+
+    ``loss`` is the digest of their uids (``digest``). The owner's record has the digest of its last restart.
+    """
     record = suspendable_owners.record_of(top.owner)
     return record is not None and record.over and record.loss == loss
 
 
 def pause_s(top: Top) -> float:
-    """Return the seconds until an owner may be suspended again; 0 or less for now."""
+    """Return the seconds until the owner ``top`` may be suspended; at most 0 for now."""
     record = suspendable_owners.record_of(top.owner)
     return 0.0 if record is None else record.due_in_s(datetime.datetime.now(datetime.UTC))
 
 
 async def left_suspended(client: Client, kinds: OwnerKinds) -> tuple[list[Top], bool]:
-    """Return the owners that were suspended here and not resumed, and whether all kinds could be listed.
+    """Return the owners that the controller suspended and has not resumed.
 
-    Kinds that may not be listed are left out.
+    ``kinds`` has the API versions in which the server has kinds of owners. The second value is False if some kind of
+    owner could not be listed. Kinds that the controller has no permission to list are left out.
     """
     left: list[Top] = []
     whole = True
@@ -132,12 +156,16 @@ async def left_suspended(client: Client, kinds: OwnerKinds) -> tuple[list[Top], 
                     left += [Top(resource, owner) for owner in owners]
         except (DriverError, TimeoutError) as error:
             if not (isinstance(error, ApiError) and error.forbidden):
-                logger.warning("which %ss were left suspended is not known: %s", kind, str(error) or "no answer")
+                logger.warning(
+                    "The controller cannot list the %ss that it suspended and did not resume: %s",
+                    kind,
+                    str(error) or "no answer",
+                )
                 whole = False
     return left, whole
 
 
 def _under_way(raw: msgspec.Raw) -> Suspendable | None:
-    """Decode an owner; None if its record does not say that it has to be resumed."""
+    """Return the owner in ``raw`` (JSON); None without a record that it must be resumed."""
     owner: Suspendable = codec.decode(raw, Suspendable)
     return None if suspendable_owners.under_way(owner) is None else owner

@@ -1,4 +1,4 @@
-"""Deletes the pods of gangs whose owner makes them again: StatefulSets and LeaderWorkerSets, with pauses.
+"""Deletes the pods of gangs whose owner creates them again: StatefulSets and LeaderWorkerSets, with pauses.
 
 ``OwnerRestarts`` calls it.
 """
@@ -34,21 +34,22 @@ class PodDeletions:
     async def delete(self, gang: Key, pods: Sequence[Pod], reason: str) -> float | None:
         """Delete the pods of a gang, unless the last deletion was too recent.
 
-        Returns None, or when to call again by the loop's clock. Each pause is twice as long as the one before.
+        Returns None if the pods were deleted. Else it returns when to call again, by the event loop's clock. Each pause
+        is twice as long as the one before.
 
         Raises:
-            RefusedError: They have several owners, or may not be deleted.
+            RefusedError: The pods have several owners, or may not be deleted.
             ApiError: The server refuses for another reason.
             Unreachable: No answer.
         """
         if len({suspendable_owners.set_of(pod) for pod in pods}) > 1:
-            raise RefusedError("its pods have more than one owner: delete them yourself")
+            raise RefusedError("The pods of the gang have more than one owner. Delete them yourself.")
         now = asyncio.get_running_loop().time()
         pause_until, times = self._pauses.get(gang, (0.0, 0))
         if now < pause_until:
             return pause_until
         await delete(self._client, [pod for pod in pods if self._lives(pod)])
-        logger.info("%s/%s: its pods are deleted, to be made anew: %s", *gang, reason)
+        logger.info("%s/%s: its pods are deleted, so that their owner creates them again: %s", *gang, reason)
 
         if now > pause_until + suspendable_owners.LONGEST_PAUSE_S:
             times = 0

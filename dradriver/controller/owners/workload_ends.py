@@ -1,4 +1,7 @@
-"""How workloads end for others: by suspending the owner of a gang, or pod by pod. ``Evictions`` asks. Pure."""
+"""Says how preemption ends a workload: by suspending the owner of a gang, or pod by pod. Pure.
+
+``Evictions`` calls it.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,14 @@ from dradriver.cluster.derived.workloads import Workload
 
 
 def may_end(picture: Picture, workload: Workload, suspendable: Set[str]) -> bool:
-    """Return whether all pods of a workload can be evicted for others, as far as is known.
+    """Return whether the kinds of its owners let all pods of a workload be ended.
+
+    Pods are evicted, or their owner is suspended. Disruption budgets and permissions are not checked.
 
     Args:
         picture: The cluster cache.
         workload: The workload.
-        suspendable: Kinds of owners that the controller may suspend.
+        suspendable: Kinds of owners, such as Job, that the controller may suspend.
     """
     if workload.key not in picture.gangs:
         return True
@@ -30,7 +35,11 @@ def may_end(picture: Picture, workload: Workload, suspendable: Set[str]) -> bool
 
 
 def split(picture: Picture, pods: Iterable[Pod]) -> tuple[dict[Key, list[Pod]], list[Pod]]:
-    """Return the pods that end by suspending an owner, by gang, and those that the Eviction API ends."""
+    """Return pods that must end in two groups, by the way in which they end.
+
+    The first value has, by gang, the pods that end because their owner is suspended. The second value has the pods that
+    the Eviction API ends.
+    """
     gangs: dict[Key, list[Pod]] = {}
     single_pods: list[Pod] = []
     for pod in pods:
@@ -42,26 +51,30 @@ def split(picture: Picture, pods: Iterable[Pod]) -> tuple[dict[Key, list[Pod]], 
 
 
 def suspended_with(picture: Picture, pod: Pod) -> Key | None:
-    """Return the gang of a pod that ends by suspending its owner; None if the Eviction API ends the pod."""
+    """Return the gang that ends together with a pod, by suspending their owner.
+
+    Returns None if the Eviction API ends the pod.
+    """
     membership = picture.gangs.of(pod_key(pod))
     return membership.gang if membership is not None and _suspended_by(pod) else None
 
 
 def workload_of(picture: Picture, pod: Pod) -> Key:
-    """Return the key of the workload that a pod ends with: of its gang, or its own."""
+    """Return the key of a pod's gang, or the pod's own key without a gang."""
     membership = picture.gangs.of(pod_key(pod))
     return pod_key(pod) if membership is None else membership.gang
 
 
 def pod_key(pod: Pod) -> Key:
-    """Return namespace and name of a pod that may end."""
+    """Return a pod's key: its namespace and name."""
     return pod.metadata.namespace, pod.metadata.name
 
 
 def _suspended_by(pod: Pod) -> tuple[str, ...]:
-    """Return the possible kinds of the owner that is suspended to end a pod; empty if the pod is evicted instead.
+    """Return the kinds of owners that may be suspended to end a pod.
 
-    The Jobs of a JobSet make its pods, and a TrainJob can have made the JobSet.
+    Empty if the pod is evicted instead. For a pod of a JobSet there are two: JobSet and TrainJob, because a TrainJob
+    can have created the JobSet.
     """
     kind = next((owner.kind for owner in pod.metadata.owner_references if owner.controller), "")
     if kind == "Job" and gang_owners.JOBSET + "jobset-name" in pod.metadata.labels:

@@ -1,4 +1,4 @@
-"""The limit of multi-node NVLink: a pod of a ComputeDomain needs a node whose channel is free. See ``node_limit``."""
+"""The limit of multi-node NVLink: a pod of a ComputeDomain needs a node with a free channel. See ``node_limit``."""
 
 from __future__ import annotations
 
@@ -12,19 +12,32 @@ from dradriver.queue.placement_request import PlacementRequest
 
 
 class ChannelLimit(NodeLimit):
-    """Leaves the nodes whose channel a pod may have; all nodes if its templates are for other devices."""
+    """Keeps only nodes whose channel of multi-node NVLink the pod may have.
+
+    Each node has one channel, and only one ComputeDomain can use it at a time. For a pod outside ComputeDomains, no
+    node is left out.
+    """
 
     def narrowed(self, picture: Picture, wish: PlacementRequest, fit: Bools) -> Search:
-        """Return the nodes whose channel the pod may have."""
+        """Return the unchanged request, and a mask of nodes whose channel the pod may have.
+
+        A node has one channel, for one ComputeDomain. ``fit`` is a mask of the nodes on which the pod fits.
+        """
         domain = picture.channels.domain_of(wish.pod)
         return wish, fit if domain is None else fit & picture.channels.free(domain, wish.pod)
 
     def causes(self, picture: Picture, wish: PlacementRequest, open_nodes: Bools) -> Sequence[str]:
-        """Return why nodes have no channel for the pod."""
+        """Return why some of ``open_nodes`` have no free NVLink channel for the pod.
+
+        A node has one channel, for one ComputeDomain.
+        """
         domain = picture.channels.domain_of(wish.pod)
         return () if domain is None else picture.channels.causes(domain, wish.pod, open_nodes)
 
     def keeps(self, picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:
-        """Return whether the pod may still have the channel of its node."""
+        """Return whether the pod of a claim may still use its node's NVLink channel.
+
+        ``pin`` names the node, whose channel serves one ComputeDomain.
+        """
         _, fit = self.narrowed(picture, wish, picture.nodes.named([pin.choice.node]))
         return bool(fit.any())

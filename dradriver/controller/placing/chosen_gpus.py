@@ -1,4 +1,4 @@
-"""The GPUs of a choice by the requests of the claim that is made from it.
+"""Lists the GPUs that the allocator chose, for each request of the pod's claim.
 
 ``decide``, ``gang_placements`` and ``nic_places`` call this module.
 """
@@ -11,7 +11,7 @@ from dradriver.queue.placement_request import PlacementRequest
 
 
 def uuids(picture: Picture, wish: PlacementRequest, choice: Choice | PartChoice) -> dict[str, tuple[str, ...]]:
-    """Return the uuids of chosen GPUs, by the claim's requests."""
+    """Return the uuids of the GPUs in ``choice``, by the names of the claim's requests."""
     node_uuids = picture.inventory.uuids(choice.node)
     return {
         name: tuple(node_uuids[number] for number in gpus)
@@ -20,7 +20,10 @@ def uuids(picture: Picture, wish: PlacementRequest, choice: Choice | PartChoice)
 
 
 def numbers(choice: Choice | PartChoice) -> list[tuple[int, ...]]:
-    """Return the numbers of the chosen GPUs, in the order of the claim's requests."""
+    """Return the numbers of a choice's GPUs, one tuple for each request of the claim.
+
+    They are the GPUs' numbers on their node. For MIG slices and shares, each tuple has the one GPU of the fraction.
+    """
     if isinstance(choice, Choice):
         return list(choice.containers)
     return [(part.gpu,) for parts in choice.containers for part in parts]

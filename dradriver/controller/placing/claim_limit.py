@@ -1,4 +1,4 @@
-"""The limit of other drivers' claims: pods of an allocated one need a node that can use it. See ``node_limit``."""
+"""The limit of other drivers' claims: a pod with an allocated claim needs a node for it. See ``node_limit``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ OUT_OF_REACH: Final = "out of reach of another claim of the pod"
 
 
 class OtherClaimLimit(NodeLimit):
-    """Leaves the nodes that can use all allocated claims of other drivers that the pod names."""
+    """Keeps only nodes that can use the pod's allocated claims of other drivers."""
 
     def narrowed(self, picture: Picture, wish: PlacementRequest, fit: Bools) -> Search:
-        """Return the nodes that can use the pod's other claims."""
+        """Return the unchanged request, and a mask of nodes that can use the other claims.
+
+        ``fit`` is a mask of the nodes on which the pod fits.
+        """
         return wish, fit & picture.other_claims.allowed(wish.pod)
 
     def causes(self, picture: Picture, wish: PlacementRequest, open_nodes: Bools) -> Sequence[str]:
-        """Return why nodes cannot use the pod's other claims."""
+        """Return why some of ``open_nodes`` cannot use the pod's claims of other drivers."""
         return (OUT_OF_REACH,) if (open_nodes & ~picture.other_claims.allowed(wish.pod)).any() else ()
 
     def keeps(self, picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:
-        """Return whether the pod's node can still use its other claims."""
+        """Return whether the pod's node can still use its other claims; ``pin`` names the node."""
         _, fit = self.narrowed(picture, wish, picture.nodes.named([pin.choice.node]))
         return bool(fit.any())

@@ -55,18 +55,18 @@ FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the
 
 
 def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES) -> Placement:
-    """Decide where a single pod goes.
+    """Return the best placement of a single pod.
 
-    The placement is the best set of GPUs on the best node, with other nodes that the pod may also go to.
+    It has the best set of GPUs on the best node, and other nodes that the pod may also use.
 
     Args:
         snapshot: The cluster.
-        wish: What the pod requests.
-        most: How many nodes to return.
+        wish: The pod's request.
+        most: How many nodes the placement may name.
 
     Raises:
-        NoPlaceError: Nothing fits. The message has no figures that change with every event. If the snapshot has only a
-            few nodes (``Snapshot.is_few``), it need not say why, and may say "no such node" alone.
+        NoPlaceError: No place is free. The message has no figures that change with every event. If only a few nodes
+            were asked (``Snapshot.is_few``), the message can be only "No such node".
     """
     picture = snapshot.picture
     if wish.shared and (claim := picture.claims.get(wish.claim)) is not None:
@@ -82,7 +82,7 @@ def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES
     # If no node fits, the search below would look for the causes on all nodes. A caller that asks about a few nodes
     # only tries whether they have a place, so it does not need the causes.
     if snapshot.is_few and not fit.any():
-        raise NoPlaceError("no such node")
+        raise NoPlaceError("No such node")
 
     # 2. For a shared set, a node with room for all pods that wait for it. All together may be too many for any node.
     #    ``crowd`` is the sum of what these pods take of CPU, memory and other resources.
@@ -113,20 +113,20 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
     #    until the scheduler has allocated it.
     name, pin = claim.metadata.name, claim.pin
     if claim.set is None or pin is None or claim.devices is None or not isinstance(wish.request, Whole):
-        raise NoPlaceError(f"its set {name} is not there yet")
+        raise NoPlaceError(f"The shared claim {name} is not allocated yet")
     if claim.set != wish.request:
         pod_text, set_text = wanted(wish.request), wanted(claim.set)
         difference = (
-            f"{set_text}, and this pod asks for {pod_text}"
+            f"{set_text}, this pod requests {pod_text}"
             if pod_text != set_text
-            else f"{set_text} with other wishes than this pod's"
+            else f"{set_text} with other annotations than this pod's"
         )
         raise NoPlaceError(
-            f"its set {name} was chosen for {difference}; write the limits and annotations of the pods that have it, "
-            f"or another {names.SHARED_CLAIM}"
+            f"The shared claim {name} was chosen for {difference}. Write the limits and annotations of the pods that "
+            f"use it, or another {names.SHARED_CLAIM}"
         )
     if len(claim.users) >= MOST:
-        raise NoPlaceError(f"its set {name} is in use by {MOST} pods, as many as Kubernetes lets use a claim")
+        raise NoPlaceError(f"The shared claim {name} is in use by {MOST} pods, the limit of Kubernetes")
 
     # 2. The node, without what is assumed for this pod there already.
     node = pin.choice.node
@@ -140,7 +140,7 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
         rows = np.zeros_like(fit) if row is None else _only_row(fit, row)
         causes = snapshot.causes(ask, rows)
         raise NoPlaceError(
-            f"its set {name} is on node {node}, which cannot run this pod: {', '.join(causes) or 'gone'}",
+            f"The shared claim {name} is on node {node}, which cannot run this pod: {', '.join(causes) or 'gone'}",
             cause=Cause.NODES,
         )
     return Placement(
@@ -153,12 +153,16 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
 
 
 def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Placement | None:
-    """Return the placement of a gated pod's claim if it is still right; else None.
+    """Return the placement of a gated pod's claim if it is still valid; else None.
 
-    A gated pod has a claim if the controller crashed, or met a conflict, after it created the claim and before it
-    removed the gate. The placement is valid if its GPUs still exist, are free apart from the claim, and are what the
-    pod requests, on a node that can run it. A better place that became free does not make it invalid. A changed
-    preference of the pod does.
+    The controller creates the claim and then removes the gate. If it crashes or meets a conflict in between, a gated
+    pod has a claim. Its placement is valid if all of these hold:
+
+    * Its GPUs still exist, and no other claim uses them.
+    * They are what the pod requests, with its present preferences.
+    * The node can run the pod.
+
+    The placement stays valid if a better place has become free.
     """
     # 1. The claim was made for this request. Its pin names the node, the GPUs and the NICs. Pods that share the claim
     #    must all make the request that it was chosen for (``claim.set``).
@@ -212,7 +216,10 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
 
 
 def _usage(picture: Picture, pods: Iterable[Key]) -> list[tuple[str, Amounts]]:
-    """Return what pods use of their nodes other than GPUs, as node and amounts."""
+    """Return the resources other than GPUs that pods use of their nodes.
+
+    There is a tuple of node and amounts for each pod that uses some.
+    """
     return [usage for usage in map(picture.node_usage.by, pods) if usage]
 
 
@@ -223,19 +230,20 @@ def _key(pod: Pod) -> Key:
 def _asked_for(
     snapshot: Snapshot, wish: PlacementRequest, pin: Pin, only_node: Bools, released_claims: Set[Key]
 ) -> bool:
-    """Return whether a claim's GPUs are what its pod requests, as good as the claim says.
+    """Return whether the GPUs of a claim are what its pod requests.
 
-    The allocator decides that: it is asked for a place while only these GPUs are free, and must find the same quality.
+    The allocator is asked for a place while only these GPUs are free. It must find a place with the link level and the
+    preferences that the claim states.
 
     Args:
         snapshot: The cluster without what the claim and ending pods use.
-        wish: What the pod requests.
+        wish: The pod's request.
         pin: The GPUs of the claim.
-        only_node: True for the node of the claim alone: (rows,).
+        only_node: A mask that is True for the node of the claim only: (rows,), one row per node.
         released_claims: The claim, and the claims of pods that end for it.
 
     Raises:
-        NoPlaceError: They are not: the pod would have no place on these GPUs.
+        NoPlaceError: The pod would have no place on these GPUs.
     """
     if tuple(pin.uuids) != wish.requests:
         return False
@@ -259,7 +267,17 @@ def _fractions_asked_for(
     only_node: Bools,
     released_claims: Set[Key],
 ) -> bool:
-    """Return whether the fractions of a claim are what its pod requests; see ``_asked_for``."""
+    """Return whether the MIG slices or shares of a claim are what its pod requests.
+
+    Args:
+        snapshot: The cluster without what the claim and ending pods use.
+        wish: The pod's request.
+        request: The fractions that ``wish`` requests.
+        pin: The GPUs of the claim.
+        choice: The fractions of the claim.
+        only_node: A mask that is True for the claim's node only: (rows,), one row per node.
+        released_claims: Claims that count as gone.
+    """
     if isinstance(request, Share):
         requested: list[tuple[Amount | str, ...]] = [(amount,) for amount in request.amounts]
     else:
@@ -285,17 +303,29 @@ def _fractions_asked_for(
 def _best_on(
     snapshot: Snapshot, wish: PlacementRequest, devices: Set[Device], here: Bools, released_claims: Set[Key]
 ) -> Choice | PartChoice:
-    """Return the best choice for a pod while only some devices are free, on the nodes ``here``, by the GPUs alone.
+    """Return the best choice for a pod while only some devices are free.
+
+    The limits of features are not applied.
+
+    Args:
+        snapshot: The cluster.
+        wish: The pod's request.
+        devices: The devices that count as free.
+        here: A mask of the nodes to search: (rows,), one row per node.
+        released_claims: Claims whose devices do not count as used.
 
     Raises:
-        NoPlaceError: There is none.
+        NoPlaceError: There is no choice.
     """
     only_these = snapshot.offering(snapshot.picture.fleets.alone_with(released_claims, devices))
     return rank(only_these, wish, here, most=MOST_NODES)[0]
 
 
 def _limited_to(request: Share | Mig, fractions: Sequence[Amount | str]) -> Share | Mig:
-    """Return a request for these amounts or MIG profiles alone, each in a container of its own."""
+    """Return a request with other fractions: these amounts or MIG profiles, one for each container.
+
+    Everything else stays as in ``request``.
+    """
     if isinstance(request, Share):
         amounts = tuple(amount for amount in fractions if isinstance(amount, Amount))
         return msgspec.structs.replace(request, amounts=amounts)
@@ -304,12 +334,18 @@ def _limited_to(request: Share | Mig, fractions: Sequence[Amount | str]) -> Shar
 
 
 def _size(part: Part) -> Amount | tuple[str, int]:
-    """Return the size of a fraction: its amount, or its MIG profile and the slices that this has."""
+    """Return the size of a fraction, to compare it with another one.
+
+    For a share it is the amount, for MIG slices the profile and their number.
+    """
     return part.amount if isinstance(part, SharePart) else (part.profile, part.size)
 
 
 def _only_row(like: Bools, row: int) -> Bools:
-    """Return a selection of nodes, (rows,), that has this one alone; ``like`` gives its shape."""
+    """Return a mask that is True for one node only: (rows,).
+
+    ``row`` is the index of the node. The mask is as long as the mask ``like``. There is one row per node.
+    """
     rows = np.zeros_like(like)
     rows[row] = True
     return rows
@@ -318,7 +354,14 @@ def _only_row(like: Bools, row: int) -> Bools:
 def _placement(
     snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit], most: int
 ) -> Placement:
-    """Return the placement with the best set on these nodes, and the next-best nodes that the pod may also go to.
+    """Return the placement with the best set of GPUs on some nodes, and alternative nodes.
+
+    Args:
+        snapshot: The cluster.
+        wish: The pod's request.
+        fit: A mask of the nodes to search: (rows,), one row per node.
+        limits: The limits of the features that the pod uses.
+        most: How many nodes the placement may name.
 
     Raises:
         NoPlaceError: There is no set.
@@ -341,11 +384,16 @@ def _placement(
 
 
 def usable_hostnames(picture: Picture, wish: PlacementRequest, nodes: Sequence[str], most: int) -> dict[str, str]:
-    """Return the hostname labels of at most ``most`` of some nodes, given best first, that a pod may use.
+    """Return the hostname labels of at most ``most`` usable nodes, by node.
 
-    If other pods must be with the pod, or itself with its like, all nodes are in the place of the chosen one. A node
-    whose MIG placements share counters is never one of the others: each costs the scheduler 27 to 45 ms for
-    each pod that it considers there (measured with Kubernetes 1.36.3). A pod placed on one may use no other node.
+    ``nodes`` begins with the node of the placement; the others are alternatives, best first. The result is empty if the
+    pod may use any node (``wish.open``). Two kinds of alternatives are left out:
+
+    * Nodes outside the first node's domain, if other pods must be with this pod, or this pod with pods like itself
+      (required affinity).
+    * Nodes that offer MIG slices which exclude each other (by shared counters). Each costs the scheduler 27 to 45 ms
+      for each pod that it considers there (measured with Kubernetes 1.36.3). If the first node is of this kind, there
+      are no alternatives.
     """
     if wish.open:
         return {}  # the pod is confined to no node
@@ -360,11 +408,11 @@ def usable_hostnames(picture: Picture, wish: PlacementRequest, nodes: Sequence[s
 
 
 def unlike(picture: Picture, nodes: Sequence[str], most: int) -> Sequence[str]:
-    """Return at most ``most`` of these nodes, which are given best first, so that they differ.
+    """Return at most ``most`` of these nodes, chosen so that they differ.
 
-    If the scheduler refuses a pod on one node, for a volume's zone or another pod's port, it may refuse it on all
-    similar nodes, and the pod may use no others. So the first half are the best nodes. The second half are nodes of
-    other zones, filled up with nodes from all over the rest of the list.
+    ``nodes`` are given best first. The scheduler may refuse a pod on a node because of a volume's zone or another pod's
+    port. It then often refuses it on all similar nodes, and the pod may use no others. So only half of the result are
+    the best nodes. The other half are nodes of other zones, filled up with nodes from all parts of the list.
     """
     if len(nodes) <= most:
         return nodes

@@ -1,7 +1,8 @@
-"""How the pods of a gang are shared over parts of the cluster so that they keep their rules about each other. Pure.
+"""Distributes a gang's pods over cells so that they keep their rules about each other. Pure.
 
 A *cell* is all nodes that have equal values of the labels that the rules name, such as one zone. ``gang_rules`` makes
-the cells and the rules, asks for ways to share the pods, and has the allocator plan each way until one has a place.
+the cells and the rules, asks for ways to distribute the pods, and has the allocator plan each way until one has places
+for all.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ Ways: TypeAlias = tuple[Mapping[int, int], ...]
 
 
 class Apart(NamedTuple):
-    """Required anti-affinity: no pod of ``holders`` in one domain with another pod of ``pods``.
+    """Required anti-affinity: a domain with a pod of ``holders`` has no other pod of ``pods``.
+
+    A role is all pods of the gang with equal requests; its index names it. A cell is all nodes with equal values of the
+    labels that the rules name.
 
     Attributes:
-        key: The label, as an index in a cell's values.
-        holders: The roles that say it.
-        pods: The roles that it selects.
+        key: The node label of the domain (``topologyKey``), as an index in a cell's values.
+        holders: The roles that have this rule.
+        pods: The roles that the rule selects.
     """
 
     key: int
@@ -32,12 +36,16 @@ class Apart(NamedTuple):
 
 
 class Together(NamedTuple):
-    """Required affinity: a pod of ``role`` only where a pod that all of its terms select is in the same domain.
+    """Required affinity: each pod of ``role`` must be in a domain with selected pods.
+
+    A pod counts only if all terms of the affinity select it. A role is all pods of the gang with equal requests. A cell
+    is all nodes with equal values of the labels that the rules name.
 
     Attributes:
-        role: The role that says it.
+        role: The role that has this rule.
         pods: The roles that all terms select.
-        domains: For each term the label, and the domains in which pods that are not in the gang are selected.
+        domains: For each term, the index of its node label in a cell's values, and the label's values (domains) that
+            already have selected pods from outside the gang.
     """
 
     role: int
@@ -46,15 +54,19 @@ class Together(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A topology spread constraint.
+    """A topology spread constraint of some roles of a gang.
+
+    A role is all pods of the gang with equal requests. A cell is all nodes with equal values of the labels that the
+    rules name.
 
     Attributes:
-        key: The label, as an index in a cell's values.
-        holders: The roles that say it.
+        key: The node label of the domains (``topologyKey``), as an index in a cell's values.
+        holders: The roles that have this constraint.
         pods: The roles whose pods are counted.
-        skew: By how many pods a domain may have more than the one with fewest.
-        counts: For each domain that counts the pods there that are not in the gang.
-        is_least_zero: Whether the domain with fewest pods counts as empty, because there are too few domains.
+        skew: How many pods a domain may have more than the domain with the fewest (``maxSkew``).
+        counts: For each domain that counts, the number of its pods from outside the gang.
+        is_least_zero: Whether the fewest pods of a domain count as 0, because there are fewer domains than
+            ``minDomains``.
     """
 
     key: int
@@ -66,14 +78,17 @@ class Spread(NamedTuple):
 
 
 class Puzzle(NamedTuple):
-    """What is to be shared over the cells.
+    """The input of ``ways``: a gang's pods, the cells, and the rules to keep.
+
+    A cell is all nodes with equal values of the labels that the rules name. A role is all pods of the gang with equal
+    requests.
 
     Attributes:
-        pods: For each role how many pods need a place.
-        cells: For each cell the value of each label that the rules name; None if its nodes do not have the label.
-        capacity: For each role and cell how many pods fit, if no other role is there.
-        gpus: For each role how many GPUs a pod has.
-        free: For each cell how many GPUs are free for all roles together.
+        pods: For each role, how many pods need a place.
+        cells: For each cell, the value of each label that the rules name; None if its nodes do not have the label.
+        capacity: For each role and cell, how many pods fit if no other role is there.
+        gpus: For each role, how many GPUs a pod has.
+        free: For each cell, how many GPUs are free for all roles together.
         apart: Required anti-affinity.
         together: Required affinity, one entry for each role that has some.
         spread: Topology spread constraints.
@@ -90,18 +105,20 @@ class Puzzle(NamedTuple):
 
 
 def ways(puzzle: Puzzle, spend: Callable[[], bool]) -> Iterator[Ways]:
-    """Yield the ways to share the pods of a gang over cells that keep all rules, few cells first.
+    """Yield the ways to distribute a gang's pods over cells that keep all rules.
 
-    1. For each spread constraint it is decided how many pods each domain has at least, the most even way first.
-    2. The roles are shared one after another; one that needs others next to it comes after these.
-    3. A role's pods are shared over its cells, as many as possible on the first ones.
+    A cell is all nodes with equal values of the labels that the rules name. A role is all pods with equal requests.
+    Ways with few cells come first. The search has these steps:
 
-    Roles without affinity are shared first. A way for which the scheduler has to place a pod with affinity before one
-    without is not found.
+    1. For each spread constraint, choose how many pods each domain has at least. The most even number is tried first.
+    2. Distribute the roles one after another: first roles without affinity, then each role after those that it needs.
+    3. Distribute a role's pods over its cells, as many as possible on the first ones.
+
+    The search does not find ways in which a pod without affinity comes after a pod with affinity.
 
     Args:
-        puzzle: What is to be shared.
-        spend: Called for each step; False ends the search.
+        puzzle: The pods, cells and rules.
+        spend: Called for each step; if it returns False, the search ends.
     """
     seen: set[tuple[tuple[tuple[int, int], ...], ...]] = set()
     levels = [range(_even(puzzle, spread), -1, -1) for spread in puzzle.spread]
@@ -114,7 +131,10 @@ def ways(puzzle: Puzzle, spend: Callable[[], bool]) -> Iterator[Ways]:
 
 
 def _even(puzzle: Puzzle, spread: Spread) -> int:
-    """Return how many pods each domain has at least if they are spread as evenly as possible."""
+    """Return how many pods each domain has at least if they are spread evenly.
+
+    ``spread`` names the domains, such as zones; ``puzzle`` has the numbers of pods.
+    """
     if spread.is_least_zero or not spread.counts:
         return 0
     total = sum(spread.counts.values()) + sum(puzzle.pods[role] for role in spread.pods)
@@ -122,7 +142,11 @@ def _even(puzzle: Puzzle, spread: Spread) -> int:
 
 
 def _orders(puzzle: Puzzle) -> Iterator[list[int]]:
-    """Yield the orders in which the roles are shared: first the one in which each role follows those that it needs."""
+    """Yield the orders in which the gang's roles are distributed, as lists of roles.
+
+    A role is all pods with equal requests. In the first order, each role follows the roles to which its affinity ties
+    it.
+    """
     needs = {rule.role: rule.pods for rule in puzzle.together}
     free = [role for role in range(len(puzzle.pods)) if role not in needs]
     order = list(free)
@@ -141,7 +165,11 @@ def _orders(puzzle: Puzzle) -> Iterator[list[int]]:
 
 
 class _Search:
-    """Shares the roles of a gang one after another, for given least numbers of the spread constraints."""
+    """Distributes a gang's pods over cells such as zones, one role after another.
+
+    A role is all pods with equal requests. A cell is all nodes with equal values of the labels that the pods' rules
+    name. ``least`` is the number of pods that each domain must have at least, for each spread constraint.
+    """
 
     def __init__(self, puzzle: Puzzle, order: list[int], least: tuple[int, ...], spend: Callable[[], bool]) -> None:
         self._puzzle, self._order, self._spend = puzzle, order, spend
@@ -151,7 +179,10 @@ class _Search:
         self._shares: list[dict[int, int]] = [{} for _ in puzzle.pods]
 
     def share(self, at: int) -> Iterator[Ways]:
-        """Yield the ways to share the roles from this place of the order on."""
+        """Yield the ways to distribute the remaining roles (pods with equal requests) over cells.
+
+        These are the roles from index ``at`` of the search order on. The earlier roles are distributed already.
+        """
         if at == len(self._order):
             if all(self._missing(spread, least) == 0 for spread, least in self._spread):
                 yield tuple(dict(share) for share in self._shares)
@@ -166,7 +197,11 @@ class _Search:
             yield from self._fill(at, cells, 0, self._puzzle.pods[role], beyond, last_of)
 
     def _cells_of(self, role: int) -> list[list[int]]:
-        """Return the sets of cells that a role's pods may be shared over, by its affinity; the best set first."""
+        """Return lists of cells (such as zones) that a role's affinity allows, best first.
+
+        A role is all pods with equal requests. Each list is tried alone. There are several if the role's pods must
+        share a domain and none has a place yet: one for each possible domain.
+        """
         capacity = self._puzzle.capacity[role]
         used = {cell for share in self._shares for cell in share}
         cells = [cell for cell, pods in enumerate(capacity) if pods]
@@ -196,7 +231,19 @@ class _Search:
         self, at: int, cells: Sequence[int], number: int, left: int, beyond: Sequence[int],
         last_of: Sequence[tuple[Spread, int]],
     ) -> Iterator[Ways]:  # fmt: skip
-        """Yield the ways to share ``left`` pods of a role over its cells from one on, and all roles after it."""
+        """Yield the ways to distribute ``left`` pods of a role, and all later roles.
+
+        A role is all pods with equal requests. The pods are distributed over cells, such as zones.
+
+        Args:
+            at: The index of the role in the order.
+            cells: The cells that the role may use.
+            number: The index in ``cells`` to begin with.
+            left: How many pods of the role have no cell yet.
+            beyond: For each index in ``cells``, how many pods fit into this cell and those after it.
+            last_of: Spread constraints that count no pods of later roles, each with how many pods each domain must have
+                at least.
+        """
         if any(self._missing(spread, least) > left * (self._order[at] in spread.pods) for spread, least in last_of):
             return
         if not left:
@@ -225,7 +272,10 @@ class _Search:
                 self._in[role, key, value] += pods
 
     def _most(self, role: int, cell: int) -> int:
-        """Return how many more pods of a role a cell can have."""
+        """Return how many more pods of a role a cell can have.
+
+        A role is all pods with equal requests, a cell a group of nodes. GPUs and rules limit the number.
+        """
         # 1. The GPUs. ``_shares`` and ``_in`` have the pods that are shared so far, by cell and by domain.
         taken = sum(share.get(cell, 0) * gpus for share, gpus in zip(self._shares, self._puzzle.gpus, strict=True))
         most = (self._puzzle.free[cell] - taken) // self._puzzle.gpus[role]
@@ -268,5 +318,8 @@ class _Search:
         return spread.counts[value] + sum(self._in[role, spread.key, value] for role in spread.pods)
 
     def _missing(self, spread: Spread, least: int) -> int:
-        """Return how many pods the domains of a spread constraint still need to have ``least`` each."""
+        """Return how many pods are missing until each domain has ``least`` pods.
+
+        ``spread`` says which domains (such as zones) and pods count.
+        """
         return sum(max(0, least - self._count(spread, value)) for value in spread.counts)

@@ -1,4 +1,4 @@
-"""NICs for the pods of a gang: finds plans whose nodes have enough of them, and gives each pod different ones.
+"""Finds NICs for the pods of a gang: plans whose nodes have enough, and different NICs for each pod.
 
 ``gang_plan`` calls this module.
 """
@@ -24,6 +24,7 @@ from dradriver.controller.placing import nic_choice, nic_places, nic_refusals
 from dradriver.controller.placing.nic_choice import Chosen, Gpus
 from dradriver.controller.placing.nic_node import NicSearchEffort
 from dradriver.controller.placing.nic_refusals import NoNicsError
+from dradriver.errors import DriverError
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
 
@@ -31,40 +32,55 @@ MOST_LOOKS: Final = 8  # plans of one search whose nodes have enough NICs, but n
 
 
 class Dealt(NamedTuple):
-    """A node and the GPUs there that a pod is to get, so that all pods of the node get GPUs with NICs."""
+    """A node and a set of its GPUs that one pod should get.
+
+    The sets of all pods of the node are chosen together, so that all can have NICs.
+    """
 
     node: str
     gpus: frozenset[int]
 
 
-class ShortError(NoNicsError):
+class ShortError(DriverError):
     """Some nodes of a plan have too few NICs.
 
     Attributes:
-        short: For each such node, its members that request NICs, and how many GPUs each has by the claim's requests.
+        refusal: The refusal of the gang, for the case that no other plan is made.
+        short: For each of these nodes, the members there that request NICs. Each member has its numbers of GPUs by the
+            name of the claim's request.
         other_nodes: The nodes of the plan with enough NICs.
     """
 
+    reason = NoNicsError.reason
+
     def __init__(
-        self, error: NoNicsError, short: Mapping[str, Mapping[Member, Mapping[str, int]]], other_nodes: Collection[str]
+        self,
+        refusal: NoNicsError,
+        short: Mapping[str, Mapping[Member, Mapping[str, int]]],
+        other_nodes: Collection[str],
     ) -> None:
-        super().__init__(str(error), stable=error.stable)
-        self.short, self.other_nodes = short, other_nodes
+        super().__init__(str(refusal))
+        self.refusal, self.short, self.other_nodes = refusal, short, other_nodes
 
 
 class Search:
     """A search for a gang plan whose nodes have enough NICs.
 
-    The allocator does not know NICs. So the caller makes a plan from ``snapshot``, checks its NICs, and calls ``learn``
-    if some nodes are short of them. The next snapshot then offers only those GPUs of these nodes that can all have
-    NICs. A node where these are too few for any pod is left out; in later searches, too, until something changes there.
+    The allocator does not know NICs. So the caller works in a loop:
+
+    1. It makes a plan from ``snapshot``, and checks whether its nodes have the NICs.
+    2. If some nodes have too few, it calls ``learn``.
+    3. The next snapshot offers only those GPUs of these nodes that can all have NICs.
+
+    A node where these are too few for any pod is left out. Later searches leave it out, too, until something changes
+    there.
 
     Attributes:
-        sets: Nodes and GPUs that members prefer.
+        sets: By member, the node and the GPUs that the next plan should give it.
     """
 
     def __init__(self, snapshot: Snapshot, members: Sequence[Member], wants: Gang | None) -> None:
-        """Begin a search; ``wants`` is what the author of the gang asks for; None for nothing.
+        """Begin a search; ``wants`` is the author's request for the whole gang, if any.
 
         Raises:
             NoPlaceError: The NICs of the cluster are not read yet.
@@ -103,8 +119,11 @@ class Search:
     def _skip_known_nodes(self, members: Sequence[Member], wants: Gang | None) -> None:
         """Leave out nodes that earlier searches found short of NICs.
 
-        There are two kinds. A node under ``_short_key`` has too few NICs even for the smallest pod. A suspect, under
-        ``_suspect_key``, was short in one plan and could do in another: it is left out only to try others first.
+        ``wants`` is the author's request for the whole gang, if any. There are two kinds of these nodes:
+
+        * Nodes that have too few NICs even for the smallest pod of the gang (``_short_key``).
+        * Nodes that had too few in one plan, and could have enough in another (``_suspect_key``). They are tried again
+          after all other nodes.
         """
         picture, snapshot = self._picture, self._whole_snapshot
         requests = [member.wish.request for member in members]
@@ -124,19 +143,20 @@ class Search:
             self._rows = rows & ~short & ~suspects
 
     def learn(self, error: ShortError, *, is_last: bool = False) -> None:
-        """Change the next snapshot by what a plan that failed for its NICs has shown.
+        """Leave GPUs that lack NICs, as a failed plan shows, out of the next snapshot.
 
-        ``is_last`` says that no other plan will be made. Then only the next search makes use of it.
+        ``error`` names the nodes with too few NICs. If ``is_last``, the caller makes no other plan: what was found then
+        serves only later searches.
 
         Raises:
-            NoNicsError: No other plan is to be made.
+            NoNicsError: No other plan is to be made: ``is_last``, or too many plans have failed.
         """
         self._looks += 1
         if is_last:
             self._looks = MOST_LOOKS + 1
             self._short.update(error.short)
         if self._looks > MOST_LOOKS or self._has_dealt:
-            raise self.refusal() or error
+            raise self.refusal() or error.refusal
 
         self._seen.update(error.short, error.other_nodes)
         self._short.update(error.short)
@@ -152,14 +172,17 @@ class Search:
 
     @property
     def snapshot(self) -> Snapshot:
-        """Return the snapshot for the next plan of a gang, without nodes and GPUs that lack NICs."""
+        """Return the snapshot for a gang's next plan, without nodes and GPUs that lack NICs."""
         return self._whole_snapshot.among(self._rows).avoiding(self._avoided).offering(self._fleet)
 
     def deal(self) -> bool:
-        """Choose GPUs with NICs for each pod of a gang on nodes that were short. Returns if another plan is worthwhile.
+        """Choose GPUs with NICs for each pod on the nodes that were short; set ``sets``.
 
-        Without ``sets`` the allocator divides GPUs by their links alone. One pod may then get two GPUs with NICs that
+        Without ``sets``, the allocator chooses GPUs by their links alone. One pod may then get two GPUs with NICs that
         two pods could have used. Call this once, after all plans without ``sets`` have failed.
+
+        Returns:
+            Whether another plan is worthwhile.
         """
         if self._has_dealt or not self._narrows:
             return False
@@ -176,10 +199,15 @@ class Search:
         return True
 
     def _narrow(self, node: str, pods: Mapping[Member, Mapping[str, int]]) -> bool:
-        """Offer only those GPUs of a node that can all have NICs; return whether they are enough for any of its pods.
+        """Offer only a node's GPUs that can have NICs; return whether there are any.
 
-        If not, the node is remembered as short, provided that this is proved: its first pod is one of the smallest, and
-        the search on the node was complete.
+        A node that was narrowed before is not narrowed again: the result is False. Later searches leave the node out
+        only if it surely has too few NICs. That is so if the search on the node was complete, and the node's first pod
+        is one of the gang's smallest.
+
+        Args:
+            node: The node.
+            pods: Its pods that request NICs, each with its numbers of GPUs by the name of the claim's request.
         """
         if not self._narrows or node in self._apart:
             return False
@@ -196,14 +224,15 @@ class Search:
     def _offers(
         self, node: str, pods: Mapping[Member, Mapping[str, int]], *, one_set_each: bool = False
     ) -> tuple[frozenset[int], dict[Member, Dealt]]:
-        """Return GPUs of a node that can all have NICs, and the sets of some pods.
+        """Return a node's GPUs that can all have NICs, and a set for each pod.
 
-        The second value has a set for each pod that gets one, in the order of the pods until one gets none.
+        The sets are chosen in the order of the pods. After the first pod without a set, no other pod gets one.
 
         Args:
             node: The node.
-            pods: Its pods that request NICs, with their numbers of GPUs by the claim's requests.
-            one_set_each: Whether each pod needs a set; else GPUs among which the allocator may choose are enough.
+            pods: Its pods that request NICs, each with its numbers of GPUs by the name of the claim's request.
+            one_set_each: Whether each pod needs a set of its own. If False, it is enough to return GPUs among which the
+                allocator may choose.
         """
         assert self._ask is not None, "it demands something"
         uuids, free_gpus = self._picture.inventory.uuids(node), self._whole_snapshot.fleet.free(node)
@@ -242,12 +271,15 @@ class Search:
         return offered, sets
 
     def _remember(self, key: Hashable, nodes: Collection[str]) -> None:
-        """Have later searches leave out nodes."""
+        """Make later searches with the same key leave out these nodes.
+
+        A key has the requests for which the nodes have too few NICs.
+        """
         self._has_learned = True
         self._picture.nics.counts.short.add(key, self._picture.nodes.named(nodes))
 
     def refusal(self) -> NoNicsError | None:
-        """Return why there is no plan; None if no node was left out because of its NICs."""
+        """Return why the gang has no plan; None if NICs are not the cause."""
         if self._ask is None or not (self._looks or self._skips):
             return None
         is_exhausted = self._looks >= MOST_LOOKS
@@ -262,44 +294,48 @@ class Search:
         if self._has_learned:
             # The next search finds more. The new version makes those who wait for a change search again.
             self._picture.version += 1
-        return nic_refusals.unfinished(self._ask, "not all plans for the gang were looked at")
+        return nic_refusals.unfinished(self._ask, "Not all plans for the gang were tried")
 
 
 def asked(picture: Picture, wishes: Sequence[PlacementRequest]) -> NicAsk | None:
-    """Return the NICs that pods of a gang request, the same for all; None if no pod requests NICs.
+    """Return the NICs that each pod of a gang requests; None for none.
+
+    All pods that request NICs must request the same. ``wishes`` are the requests of the pods.
 
     Raises:
         NoPlaceError: The NICs of the cluster are not read yet.
-        WordError: They request different NICs.
+        WordError: The pods request different NICs.
     """
     asks = {nic_places.readable(picture, wish).nics for wish in wishes if wish.nics is not None}
     nonempty = {ask for ask in asks if ask is not None and ask.requests}
     if len(nonempty) > 1:
-        raise WordError(
-            "the pods of the gang ask for different NICs beside their GPUs: give them one ResourceClaimTemplate"
-        )
+        raise WordError("The pods of the gang request different NICs. Give them one ResourceClaimTemplate.")
     return nonempty.pop() if nonempty else None
 
 
 def column(picture: Picture, ask: NicAsk, fit: Bools) -> Ints:
-    """Return how many free NICs of this kind each node has: (rows, 1); 0 for too few for one pod.
+    """Return how many free NICs of the requested kind each node has: (rows, 1).
 
-    If NICs must be near GPUs, only those near any GPU count. Else a plan would use nodes that have none of these.
+    The number is 0 if they are too few for one pod. If NICs must be near GPUs, only NICs near any GPU count. Otherwise
+    a plan would use nodes that have no near NICs. ``ask`` is the request of one pod for NICs; ``fit`` is a mask of the
+    nodes to use. There is one row per node.
     """
     return picture.nics.counts.of(ask, fit, counts_all=True)[:, np.newaxis]
 
 
 def told(members: Sequence[Member]) -> str:
-    """Return which NICs the pods of a gang request, as a part of a reason; empty for none."""
+    """Return a sentence with the NICs that a gang's pods request; empty for none."""
     asks = (member.wish.nics for member in members)
     ask = next((ask for ask in asks if ask is not None and ask.requests), None)
     if ask is None:
         return ""
-    return f"; a pod wants {nic_refusals.wanted(ask)} {'near' if ask.near == NEAR_REQUIRED else 'beside'} its GPUs"
+    return f"Each pod also requests {nic_refusals.wanted(ask)}{' near its GPUs' if ask.near == NEAR_REQUIRED else ''}"
 
 
 def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[Member, Chosen]:
-    """Return the NICs of each member, given its node and its GPUs by the claim's requests.
+    """Return the NICs of each member that requests some.
+
+    ``placed`` has the node of each member, and its GPUs by the name of the claim's request.
 
     Raises:
         ShortError: Some nodes have too few NICs for their members.

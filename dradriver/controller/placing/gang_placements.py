@@ -1,4 +1,4 @@
-"""Writes a gang's plan as one ``Placement`` for each new member: uuids, NICs, indices, and the next-best nodes.
+"""Turns a gang's plan into one ``Placement`` for each new member: uuids, NICs, indices, and alternative nodes.
 
 ``gang_plan`` calls this module.
 """
@@ -49,12 +49,12 @@ def placements_of(
 
     Args:
         picture: The cluster cache.
-        terms: What the pods of the gang ask for as a whole.
+        terms: What the pods of the gang request as a whole.
         placed: The GPUs of all members in the plan.
         plan_choice: The plan.
-        kept: The members that keep their places: for each its place, which is not used here, and what its claim says of
-            the gang's plan; None if the claim does not say it.
-        hostnames: For each member the nodes that it may use, and their hostname labels.
+        kept: The members that keep their places. Each has a tuple: its place, which is ignored here, and what its claim
+            notes of the gang's plan, or None.
+        hostnames: For each member, the hostname labels of the nodes that it may use, by node.
 
     Raises:
         ShortError: The plan's nodes have too few NICs.
@@ -120,15 +120,16 @@ def placements_of(
 def _indices(
     members: Sequence[Member], most: int, kept_plans: Collection[Planned], home: Mapping[Member, Kept]
 ) -> dict[Member, int]:
-    """Return an index in the plan for each new member, different from those of the kept members.
+    """Return for each new member its index: its number in the gang's plan.
 
-    A member that replaces a lost pod gets the index of that pod if it is free; all others get the lowest free ones.
+    No new member gets the index of a kept member. A member that replaces a lost pod gets that pod's index if it is
+    free. All other members get the lowest free indices.
 
     Args:
         members: The new members.
         most: All indices are below this number. It must leave a free index for each new member.
-        kept_plans: What the claims of the kept members say of the plan, with their indices.
-        home: The places of lost pods, by the new members that replace them.
+        kept_plans: What the claims of the kept members note of the gang's plan, with their indices.
+        home: The places of lost pods, by the new members that replace these pods.
     """
     free = dict.fromkeys(range(most))
     for planned in kept_plans:
@@ -143,29 +144,33 @@ def _indices(
 
 
 def has_seats_of(picture: Picture, hostnames: Mapping[Member, Mapping[str, str]]) -> bool:
-    """Return whether a gang barrier can delay the binding of members on all nodes that one of them may use."""
+    """Return whether the gang barrier works on all nodes that these members may use.
+
+    The gang barrier delays the binding of pods until the gang is complete. ``hostnames`` has the nodes of each member.
+    """
     different = {id(nodes): nodes for nodes in hostnames.values()}  # many members have the same
     return has_seats(picture, {node for nodes in different.values() for node in nodes})
 
 
 def has_seats(picture: Picture, nodes: Collection[str]) -> bool:
-    """Return whether a gang barrier can delay the binding of pods on all of these nodes until the gang is complete."""
+    """Return whether the gang barrier works on all of these nodes.
+
+    The gang barrier delays the binding of pods until the gang is complete.
+    """
     return bool(picture.barrier) and current_ledger() is OURS and all(map(picture.inventory.knows_seats, nodes))
 
 
 def hostname_labels(picture: Picture, nodes: Mapping[Member, str], asked: Asked) -> dict[Member, dict[str, str]]:
-    """Return for each member of a gang the hostname labels of the nodes that it may use.
+    """Return for each member the hostname labels of its usable nodes, by node.
 
-    These are the plan's nodes, and alternates. With alternates, a plan that failed can be replaced by another one
-    without evicting pods. The order is the same for all pods, so the next plan sees pods with the same requests.
-
-    With alternates, a plan that failed can be replaced by another one without evicting pods. The order is the same for
-    all pods, so the next plan sees pods with the same requests.
+    These are the nodes of the plan, and alternative nodes. With the alternatives, a failed plan can be replaced by
+    another one without evicting pods. All pods have the same order of nodes, so their requests stay equal in the next
+    plan.
 
     Args:
         picture: The cluster cache.
         nodes: The node of each member that has a place.
-        asked: The gang in the terms of the allocator, by roles that are not divided.
+        asked: The request to the allocator for the whole gang, not yet divided by cell, such as a zone.
     """
     plan_nodes = list(dict.fromkeys(nodes.values()))
     alternates = [node for node in _ranked(picture, asked, len(plan_nodes)) if node not in plan_nodes]
@@ -186,7 +191,16 @@ def hostname_labels(picture: Picture, nodes: Mapping[Member, str], asked: Asked)
 
 
 def _ranked(picture: Picture, asked: Asked, planned: int) -> list[str]:
-    """Return nodes on which there is room for a pod of the gang, the best first: of any role, or of each in turn."""
+    """Return nodes with room for a pod of the gang, best first.
+
+    A role is all pods with equal requests. On each of these nodes a pod of any role fits. If there are no nodes of this
+    kind, the best node of each role comes first, then the second-best node of each role, and so on.
+
+    Args:
+        picture: The cluster cache.
+        asked: The gang as the allocator sees it.
+        planned: The number of nodes in the plan.
+    """
     fits = []
     for role, fit in zip(asked.request.members, asked.eligible, strict=True):
         needs = np.array(role.needs, np.int64)
@@ -205,11 +219,12 @@ def _ranked(picture: Picture, asked: Asked, planned: int) -> list[str]:
 
 
 def _domains(picture: Picture, nodes: Mapping[Member, str]) -> dict[Member, Domain]:
-    """Return for each member in which domains it must be so that its spread holds in whichever order pods come.
+    """Return for each member the domains in which it must stay, as labels with values.
 
-    The scheduler compares only domains of nodes that a pod may use, and counts the pods there now. If the plan puts
-    more pods of a gang into a domain than the skew allows beyond an empty one, a pod may come too early. It can not if
-    it may only use nodes of its own domain: there is no other one to compare.
+    This keeps the scheduler from refusing pods that come early. For a topology spread, the scheduler counts only the
+    pods that are placed already. It compares the domains of all nodes that a pod may use. While one of these domains is
+    still empty, the scheduler could refuse a pod, although the complete plan keeps the spread. A pod that may use only
+    nodes of its own domain is not refused: there is no other domain to compare with.
     """
     labels: dict[tuple[Spread, ...], list[str]] = {(): []}
     domains: dict[Member, Domain] = {}
@@ -226,7 +241,10 @@ def _is_in(picture: Picture, node: str, domain: Domain) -> bool:
 
 
 def _has_order(picture: Picture, spread: Spread, nodes: Mapping[Member, str]) -> bool:
-    """Return whether a spread constraint may refuse a pod of a plan because others are not placed yet."""
+    """Return whether a spread constraint could refuse a pod that comes early.
+
+    That can happen while other pods of the gang are not placed yet. ``nodes`` has the node of each member.
+    """
     keys = {member.key for member in nodes}
     counts = picture.neighbours.places(spread.place, (spread.pods,), keys, staying=True)
     for member, node in nodes.items():

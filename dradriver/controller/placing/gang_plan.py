@@ -44,21 +44,25 @@ MOST_FIRST: Final = 4  # kinds of members that are tried as the first ones of a 
 
 
 def plan(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms) -> dict[Member, Placement]:
-    """Return the places of those gang members that have no claim, near those that have one.
+    """Return places for the gang members without a claim, near the members with a claim.
 
-    The network locations of the snapshot's fleet are updated. Once the effort is spent, the plan is greedy and for as
-    few pods as the gang can begin with.
+    Once the effort in ``terms`` is spent, only the network sections with the most free GPUs are tried, without
+    preferences. The plan then has only as many pods as the gang needs to start. As a side effect, the network locations
+    of the nodes in ``snapshot`` are read again from their labels.
 
     Raises:
         NoPlaceError: There are not enough places. The reason is computed when its message is read.
-        WordError: A member asks for something that no gang can have.
+        WordError: A member has a request that no gang can make.
     """
     # ``least``: with how few pods the gang can begin; None if it needs all. ``effort``: the work that all searches of
     # this gang may cost together.
     picture, least, effort = snapshot.picture, terms.least, terms.effort
 
     def places(some_members: Sequence[Member]) -> dict[Member, Placement]:
-        """Return places for these members. Repeats the plan if its nodes lack NICs, on what was learned from that."""
+        """Return places for ``some_members`` of the gang.
+
+        If nodes of a plan lack NICs, another plan is made without these nodes, or without their GPUs that lack NICs.
+        """
         search = gang_nics.Search(snapshot, some_members, terms.wants)
         while True:
             try:
@@ -98,10 +102,17 @@ def _first_of(
     places: Callable[[Sequence[Member]], dict[Member, Placement]],
     effort: Effort,
 ) -> dict[Member, Placement] | None:
-    """Return places for as many of the first members as have places together; None if fewer than ``least`` have.
+    """Return places for as many first members as possible; None for too few.
 
-    The allocator itself places pods of different kinds all or none. Their author may see them as one kind: some were
-    perhaps narrowed to the nodes of an earlier plan, which was given up.
+    Pods with equal requests are a role. If pods have different roles, the allocator gives places to all of them or to
+    none. So this function also asks for fewer pods. Pods that are equal for their author can have different roles, for
+    example because some were restricted to the nodes of an earlier plan.
+
+    Args:
+        members: The members, in the order in which they are preferred.
+        least: How many must have places.
+        places: Returns places for some members, or raises NoPlaceError.
+        effort: Ends the search once it is spent.
     """
     best: dict[Member, Placement] | None = None
     # A binary search: fewer pods fit wherever more do. If the least do not fit, the search ends at once.
@@ -120,12 +131,13 @@ def _first_of(
 def _places(
     snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, sets: Mapping[Member, gang_nics.Dealt]
 ) -> dict[Member, Placement]:
-    """Return places for members that have none, from one call of the allocator.
+    """Return places for the members without one, from one plan of the allocator.
 
-    ``members`` also has those with a place, which the plan stays near. ``sets`` are nodes and GPUs that members prefer
-    because of their NICs.
-
-    ``sets`` are nodes and GPUs that members prefer because of their NICs.
+    Args:
+        snapshot: The cluster.
+        members: All members, those with a place, too. The plan is made near these.
+        terms: What the gang requests as a whole.
+        sets: Nodes and GPUs that members prefer because of their NICs.
 
     Raises:
         NoPlaceError: There are not enough places.
@@ -145,7 +157,7 @@ def _places(
     fixed = {member: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
     # A node set aside, whose kind of machine is not assessed yet, is not in the fleet: nothing can be placed near it.
     if any(choice.node in picture.inventory.aside for choice in fixed.values()):
-        unknown = f"others of its gang are on nodes that are left out so far: {ranking.UNKNOWN_KIND}"
+        unknown = f"Other pods of the gang are on nodes that are left out now: {ranking.UNKNOWN_KIND}"
         raise NoPlaceError(unknown, cause=Cause.NODES)
 
     # 2. The plan. If the pods prefer some nodes, and do not have to join others or replace lost ones, it is made on
@@ -196,26 +208,30 @@ def _places(
 def _explained(
     snapshot: Snapshot, members: Sequence[Member], asked: Asked, kept: Collection[Member], error: NoPlaceError
 ) -> NoPlaceError:
-    """Return an error of the allocator with the nodes and GPUs that were not offered to it, and why."""
+    """Return the allocator's error, extended by why nodes and GPUs were left out.
+
+    The allocator does not know the nodes and GPUs that were not offered to it. ``asked`` is the gang as the allocator
+    sees it. Members in ``kept`` keep their places.
+    """
     picture = snapshot.picture
     if any(ranking.any_aside(picture, fit) for fit in asked.eligible):
         # The allocator's own figures would be wrong: it does not know what these nodes have.
-        unknown = f"no place on the nodes that are known; nodes left out: {ranking.UNKNOWN_KIND}"
+        unknown = f"The gang has no place on the other nodes. Nodes left out: {ranking.UNKNOWN_KIND}"
         return NoPlaceError(unknown, cause=Cause.NODES)
     fit = np.logical_or.reduce(asked.eligible)
     kept_text = ranking.kept_for_others(snapshot, members[0].wish, fit)
-    cause = Cause.RESERVED if kept_text and error.cause is not Cause.NEVER else error.cause
-    unhealthy_text = ranking.unhealthy_text(picture, fit)
-    left_out = _left_out(snapshot, members) + _lacking(snapshot, asked, kept) + gang_nics.told(members)
-    details = unhealthy_text + kept_text + left_out
-    return NoPlaceError(f"{error}{details}", stable=f"{error.stable}{details}", cause=cause)
+    return error.more(
+        ranking.unhealthy_text(picture, fit), kept_text, _left_out(snapshot, members),
+        *_lacking(snapshot, asked, kept), gang_nics.told(members),
+        cause=Cause.RESERVED if kept_text and error.cause is not Cause.NEVER else None,
+    )  # fmt: skip
 
 
 def _left_out(snapshot: Snapshot, members: Sequence[Member]) -> str:
-    """Return why nodes are left out for the whole gang, as a part of a reason; empty if none is.
+    """Return why nodes are left out for the whole gang, in a sentence; empty if none are.
 
-    A node is left out if it goes before the last member would end, or if another domain has its channel of multi-node
-    NVLink.
+    There are two causes. The maintenance of a node begins before the last member would end. Or another ComputeDomain
+    uses the node's channel of multi-node NVLink.
     """
     picture, lasts_s = snapshot.picture, longest(member.wish.ask.lasts_s for member in members)
     ask = msgspec.structs.replace(members[0].wish.ask, lasts_s=lasts_s)
@@ -224,15 +240,17 @@ def _left_out(snapshot: Snapshot, members: Sequence[Member]) -> str:
         if (domain := picture.channels.domain_of(member.key)) is not None:
             causes += picture.channels.causes(domain, member.key, snapshot.narrowed(snapshot.open(ask)))
             break  # one member stands for all
-    return f"; nodes left out: {', '.join(causes)}" if causes else ""
+    return f"Nodes left out: {', '.join(causes)}" if causes else ""
 
 
-def _lacking(snapshot: Snapshot, asked: Asked, kept: Collection[Member]) -> str:
-    """Return for each kind of pods that has too few nodes by itself why others are left out, as a part of a reason.
+def _lacking(snapshot: Snapshot, asked: Asked, kept: Collection[Member]) -> list[str]:
+    """Return sentences with why nodes are left out, one for each role without enough nodes.
 
-    Each kind is named by its first pod that needs a place. A kind that only lacks GPUs has no part.
+    A role is all pods with equal requests. A sentence names the first pod of the role that needs a place. If only GPUs
+    are missing, there is no sentence. ``asked`` is the gang as the allocator sees it. Members in ``kept`` keep their
+    places.
     """
-    neighbours, parts, end = snapshot.picture.neighbours, [], 0
+    neighbours, texts, end = snapshot.picture.neighbours, list[str](), 0
     lasts_s = longest(member.wish.ask.lasts_s for member in asked.members)
     for role, fit in zip(asked.request.members, asked.eligible, strict=True):
         new = [member for member in asked.members[end : end + role.pods] if member not in kept]
@@ -249,14 +267,16 @@ def _lacking(snapshot: Snapshot, asked: Asked, kept: Collection[Member]) -> str:
         if neighbours.excluding(new[0].pod, open_nodes).any():
             causes.add(SAME_KIND)
         if causes:
-            parts.append(f"; nodes left out for pod {new[0].key[1]}: {', '.join(sorted(causes))}")
-    return "".join(parts[:MOST_LACKING])
+            texts.append(f"Nodes left out for pod {new[0].key[1]}: {', '.join(sorted(causes))}")
+    return texts[:MOST_LACKING]
 
 
 def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list[Bools] | None:
-    """Return for each role the nodes that the gang prefers; None without a preference, or if a role has no such node.
+    """Return for each role a mask of the nodes that the gang prefers: (rows,).
 
-    A gang stops if it loses one node. So spot nodes are preferred or avoided only if all members say so.
+    A role is all pods with equal requests; ``asked`` has them. The preferred nodes are the spot nodes, or all other
+    nodes. None if there is no preference, or if a role has no preferred node. A gang stops if it loses one node, so the
+    preference counts only if all members have it. There is one row per node.
     """
     preferences = {member.wish.spot for member in members}
     if preferences == {""} or len(preferences) > 1:
@@ -266,7 +286,10 @@ def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list
 
 
 def _as_near(choice: GangChoice, best: GangChoice) -> bool:
-    """Return whether the pods of a plan are as near to each other as in the best plan, and their GPUs, too."""
+    """Return whether the plan ``choice`` is as good as ``best``, by links and network.
+
+    Links are those between a pod's GPUs. ``choice`` must not use more nodes than ``best``.
+    """
 
     def levels(choice: GangChoice) -> Counter[tuple[object, object]]:
         return Counter((pod.level, pod.fallback) for pod in choice.pods)
@@ -276,26 +299,33 @@ def _as_near(choice: GangChoice, best: GangChoice) -> bool:
 
 
 def has_claim(picture: Picture, member: Member) -> bool:
-    """Return whether a member of a gang has a claim of its own, also one that is being deleted."""
+    """Return whether a gang member has its own claim, even one in deletion."""
     claim = picture.claim_of(member.pod)
     return claim is not None and claim.owned_by(member.uid)
 
 
 def members_to_plan(picture: Picture, members: Sequence[Member], wanting: Collection[Member]) -> list[Member]:
-    """Return the members of a gang that a plan is made for: those that want places, and those that have claims."""
+    """Return the gang members that need places (``wanting``) or have claims, in order."""
     return [member for member in members if member in wanting or has_claim(picture, member)]
 
 
 def is_placed(picture: Picture, member: Member) -> bool:
-    """Return whether a member of a gang has a claim of its own, or one is about to be created for it."""
+    """Return whether a gang member has a claim of its own.
+
+    A claim that is about to be created counts, too.
+    """
     return has_claim(picture, member) or _intended(picture, member) is not None
 
 
 def placed(picture: Picture, pod: Pod) -> Member | None:
-    """Return a gang pod that has or is about to get its place, as a member near which others are placed; else None.
+    """Return a gang's placed pod as a member for ``plan``; None without a place.
 
-    Its node affinity is dropped: placed pods are narrowed to all nodes of the gang, and reading these for each member
-    takes quadratic time. Its GPUs come from its claim, because the template may have changed or be gone by now.
+    Other members are placed near it. A pod whose claim is about to be created counts, too. The member differs from the
+    pod in two points:
+
+    * It has no node affinity. The affinity of a placed pod names all nodes of the gang, and reading it for each member
+      takes quadratic time.
+    * Its number of GPUs comes from its claim, because the template may have changed or be gone.
     """
     member = Member(anywhere(pod), picture.templates.of(pod))
     if not is_placed(picture, member):
@@ -310,21 +340,25 @@ def placed(picture: Picture, pod: Pod) -> Member | None:
 
 
 def _claim_of(picture: Picture, member: Member) -> ClaimRecord | None:
-    """Return the claim of a member that keeps its place; None if it has none, or it is being deleted."""
+    """Return the claim of a member that keeps its place; None without a claim.
+
+    A claim that is being deleted does not count.
+    """
     claim = picture.claim_of(member.pod) if has_claim(picture, member) else None
     return claim if claim is not None and not claim.deleting else None
 
 
 def _intended(picture: Picture, member: Member) -> Placement | None:
-    """Return the placement of a member whose claim is about to be created; None if there is none."""
+    """Return the placement of a member whose claim is about to be created; else None."""
     claim = claim_key(member.pod)
     return None if claim is None else picture.accounts.intended_for(claim, member.key)
 
 
 def _kept(picture: Picture, member: Member) -> tuple[object, Planned | None] | None:
-    """Return the place that a member keeps, and its part in the gang's plan; None if it keeps no place.
+    """Return the place that a member keeps, and the gang plan's note on its claim.
 
-    The place is None if the claim's pin cannot be read. A claim that is about to be created counts, too.
+    Returns None if it keeps no place. A claim that is about to be created counts, too. In the tuple, the place is None
+    if the claim's choice of GPUs cannot be read. The second value is None if the claim has no such note.
     """
     if (claim := _claim_of(picture, member)) is not None:
         return None if claim.pin is None else claim.pin.choice, claim.planned
@@ -335,16 +369,16 @@ def _kept(picture: Picture, member: Member) -> tuple[object, Planned | None] | N
 def revalidate(
     picture: Picture, members: Sequence[Member], gated: Collection[Member], terms: GangTerms
 ) -> dict[Member, Placement] | None:
-    """Return the placements of gated members by their claims; None if one is not valid.
+    """Return the placements of gated members by their claims; None if any is not valid.
 
     Args:
         picture: The cluster cache.
         members: All members of the gang that have claims.
-        gated: Those members whose gates are to be removed.
-        terms: What the pods of the gang ask for as a whole.
+        gated: The members whose gates are to be removed.
+        terms: What the pods of the gang request as a whole.
 
     Raises:
-        WordError: A member asks for something that no gang can have.
+        WordError: A member has a request that no gang can make.
     """
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
     # The nodes of the plan, in the order in which the members' claims are numbered.

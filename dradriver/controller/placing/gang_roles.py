@@ -1,4 +1,4 @@
-"""Describes a gang to the allocator: pods with the same requests as roles, their nodes, and what these have left.
+"""Describes a gang for the allocator: roles of pods with the same request, their nodes, and free amounts.
 
 ``gang_plan`` calls this module.
 """
@@ -31,14 +31,18 @@ MOST_KINDS: Final = 32  # different requests in one gang: each is placed separat
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A gang in the terms of the allocator.
+    """A gang as the allocator sees it: by roles.
+
+    A role is all pods with equal requests.
 
     Attributes:
-        request: What the allocator is asked.
-        members: The members by their index in the request, role after role.
-        eligible: For each role the nodes that it may use, whatever is free there: (rows,).
-        amounts: What nodes have left of resources other than GPUs: (rows, resources), in the order of ``Role.needs``.
-        rules: What the members require of pods next to them; None for nothing.
+        request: The request to the allocator.
+        members: The members in the order of the request: role after role.
+        eligible: For each role, a mask of the nodes that it may use, even if nothing is free there: (rows,), one row
+            per node.
+        amounts: Free amounts of resources other than GPUs on each node: (rows, resources), in the order of
+            ``Role.needs``.
+        rules: The members' rules about neighbouring pods; None for no rules.
     """
 
     request: GangRequest
@@ -49,19 +53,19 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, kept: Collection[Member]) -> Asked:
-    """Return a gang in the terms of the allocator.
+    """Return a gang as the allocator sees it.
 
     Members with the same requests become one role.
 
     Args:
         snapshot: The cluster.
         members: The gang's pods that need places or have them.
-        terms: What the pods of the gang ask for as a whole.
-        kept: Those members that keep their places. If there are any, the gang needs all the others.
+        terms: What the pods of the gang request as a whole.
+        kept: The members that keep their places. If there are any, the gang needs places for all other members.
 
     Raises:
         NoPlaceError: The NICs of the cluster are not read yet.
-        WordError: A member asks for something that no gang can have.
+        WordError: A member has a request that no gang can make.
     """
     picture, wants = snapshot.picture, terms.wants or Gang()  # the author's annotations; ``Gang()`` asks for nothing
     groups = members_by_role(members, kept)
@@ -119,10 +123,17 @@ def _amounts(
     snapshot: Snapshot, resources: Sequence[str], nics: NicAsk | None, quotas: Sequence[Quota],
     eligible: Sequence[Bools], *, has_channels: bool,
 ) -> Ints:  # fmt: skip
-    """Return what nodes have left, one column for each entry of ``Role.needs``: (rows, resources).
+    """Return the free amounts of resources other than GPUs on each node: (rows, resources).
 
-    The columns are the resources, then NICs if the gang requests some, then what a node has by the members' rules about
-    each other, then the channel of multi-node NVLink, which each node has once.
+    ``eligible`` has for each role (pods with equal requests) a mask of the nodes that it may use. The columns have the
+    order of ``Role.needs``:
+
+    1. the resources;
+    2. NICs, if the gang requests some (``nics``);
+    3. the quotas from the members' rules about each other;
+    4. if ``has_channels``, the channel of multi-node NVLink: each node has one.
+
+    There is one row per node.
     """
     amounts = snapshot.left(resources)
     columns = [quota.amounts for quota in quotas]
@@ -135,13 +146,13 @@ def _amounts(
 
 
 def members_by_role(members: Sequence[Member], kept: Collection[Member] = ()) -> list[list[Member]]:
-    """Return the members of a gang by role; the members of a role request the same.
+    """Return the members of a gang by role: members of one role have equal requests.
 
-    Members in ``kept`` keep their places. They join a group with the same resources even if their nodes differ: they
-    may have been narrowed to the gang's nodes since, and will not be placed again.
+    Members in ``kept`` keep their places and are not placed again. A kept member joins a role with the same resources
+    even if its nodes differ: it may have been restricted to the gang's nodes.
 
     Raises:
-        WordError: The request of a member cannot be read, or there are too many groups.
+        WordError: The request of a member cannot be read, or there are too many roles.
     """
     groups: dict[object, list[Member]] = {}
     selectors = member_rules.selectors(members)
@@ -166,7 +177,7 @@ def members_by_role(members: Sequence[Member], kept: Collection[Member] = ()) ->
 
 
 def _takes_the_same(wish: PlacementRequest, other: PlacementRequest) -> bool:
-    """Return whether two requests need the same resources of their nodes."""
+    """Return whether two pods need the same GPUs, NICs and other resources of their node."""
     return (wish.request, wish.ask.amounts, wish.nics) == (other.request, other.ask.amounts, other.nics)
 
 
@@ -174,15 +185,17 @@ def _role(
     picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, resources: Sequence[str], nics: NicAsk | None,
     quotas: Sequence[int],
 ) -> Role:  # fmt: skip
-    """Return the role of pods with this request; its ``needs`` have the order of ``_amounts``.
+    """Return the role of pods with this request, for the allocator.
 
-    The last column may be missing if the role does not need it.
+    A role is all pods of a gang with equal requests. ``pods`` is their number, and ``wants`` has the gang's
+    annotations. The role's ``needs`` are what a pod uses: ``resources``, ``nics`` and ``quotas``, in the order of
+    ``_amounts``. The last entry is left out if the role needs no channel of multi-node NVLink.
 
     Raises:
         WordError: The pods request fractions of GPUs.
     """
     if not isinstance(wish.request, Whole):
-        raise WordError(f"gangs are of whole GPUs; write a limit {names.GPU_RESOURCE} for all pods of this one")
+        raise WordError(f"Gangs use whole GPUs. Write a limit {names.GPU_RESOURCE} for all pods of this gang.")
     pod = msgspec.structs.replace(wish.request, weights=picture.weights)
     if wants.strategy is not None:
         pod = msgspec.structs.replace(pod, strategy=wants.strategy)
@@ -198,7 +211,11 @@ def _role(
 
 
 def _eligible(snapshot: Snapshot, wish: PlacementRequest, open_nodes: Bools) -> Bools:
-    """Return those of some nodes on which pods with this request keep rules about pods that have places: (rows,)."""
+    """Return a mask of the nodes that pods with this request may use: (rows,).
+
+    Only nodes of ``open_nodes`` are included. On these nodes the pods' rules about placed pods hold. Their claims of
+    other drivers, and their channel of multi-node NVLink, are usable there. There is one row per node.
+    """
     picture, fit = snapshot.picture, snapshot.narrowed(open_nodes.copy())
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, member_rules.alone(wish.rules), open_nodes, gone=snapshot.gone_pods)

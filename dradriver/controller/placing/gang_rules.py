@@ -1,7 +1,7 @@
-"""Plans for gangs whose pods must keep rules about each other that are about more than single nodes: zones, affinity.
+"""Plans gangs whose pods have rules about each other beyond single nodes: zones, affinity.
 
-``gang_plan`` calls this module. The nodes are divided into cells, ``gang_cells`` shares the pods over them, and the
-allocator plans each share within its cell.
+``gang_plan`` calls this module. A cell is all nodes with equal values of the labels that the rules name. ``gang_cells``
+distributes the pods over the cells, and the allocator plans within each cell.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from dradriver.controller.placing import gang_cells, member_rules
 from dradriver.controller.placing.gang_cells import Puzzle, Ways
 from dradriver.controller.placing.gang_roles import Asked
 from dradriver.controller.placing.member_rules import RoleRules
-from dradriver.reason import Cause
+from dradriver.reason import Cause, sentences
 
 MOST_TRIES: Final = 16  # ways to share the pods that the allocator is asked for
 MOST_PLANS: Final = 4  # of these that have a place, and are compared
 
 
 class Cells(NamedTuple):
-    """The nodes by what the rules of a gang can tell apart.
+    """The nodes, divided into cells: nodes with equal values of the labels that rules name.
 
     Attributes:
-        labels: The labels that the rules name.
+        labels: The labels that the rules of the gang name.
         values: For each cell the values of these labels; None for a label that its nodes do not have.
-        of_row: For each node its cell; -1 for nodes that no pod of the gang may use: (rows,).
+        of_row: For each node the index of its cell; -1 for nodes that no pod of the gang may use: (rows,), one row per
+            node.
     """
 
     labels: tuple[str, ...]
@@ -48,7 +49,11 @@ class Cells(NamedTuple):
 
 
 def labels(picture: Picture, asked: Asked) -> tuple[str, ...]:
-    """Return the node labels by which the pods of a gang have to be shared over cells; empty if there are none."""
+    """Return the node labels that define the cells of a gang.
+
+    ``asked`` is the gang as the allocator sees it. A cell is all nodes with equal values of these labels. The pods'
+    rules about each other beyond single nodes name them, such as the zone. Empty without rules of this kind.
+    """
     roles = asked.rules
     if roles is None:
         return ()
@@ -70,20 +75,21 @@ def placed(
 ) -> tuple[Asked, GangChoice]:
     """Return the best plan that keeps the rules of a gang's pods about each other.
 
-    Only the first plans that keep the rules are compared.
+    Only the first few plans that keep the rules are compared.
 
     Args:
         picture: The cluster cache.
         fleet: The GPUs.
-        asked: The gang in the terms of the allocator, by roles.
+        asked: The gang as the allocator sees it, by roles: pods with equal requests.
         names: The labels, from ``labels``.
         place: Asks the allocator for a plan.
 
     Returns:
-        What the allocator was asked in the end, in which a role may be divided, and its plan.
+        The request to the allocator for this plan, and the plan. In the request, a role may be divided into several
+        roles, one for each cell (group of nodes, such as a zone).
 
     Raises:
-        NoPlaceError: There is none, or none was found with the effort that the gang may spend.
+        NoPlaceError: No plan was found with the effort that the gang may spend.
     """
     # Half as much work as one try of the allocator may cost. Each step of ``ways`` is charged as one call of numpy.
     effort = Effort().fraction(2)
@@ -107,7 +113,11 @@ def placed(
 
 
 def _badness(fleet: Fleet, choice: GangChoice) -> tuple[int, int, int]:
-    """Return what makes a plan worse than another one: what it misses, how far its pods are apart, its nodes."""
+    """Return the sort key of the plan ``choice``; smaller is better.
+
+    It has three numbers: the preferences that are not met, the gang's network level (0 is the nearest), and the number
+    of nodes. ``fleet`` has the network levels.
+    """
     all_levels = fleet.sites.all_levels
     reach = all_levels.index(choice.reach) if choice.reach in all_levels else len(all_levels)
     return len(choice.fallback), reach, len(choice.nodes)
@@ -179,7 +189,11 @@ def _together(picture: Picture, roles: RoleRules, cells: Cells) -> list[gang_cel
 
 
 def _spread(picture: Picture, roles: RoleRules, cells: Cells) -> list[gang_cells.Spread]:
-    """Return the spread constraints; roles that say the same and compare the same domains have one together."""
+    """Return a gang's topology spread constraints by those labels that define its ``cells``.
+
+    Cells are groups of nodes, such as zones. Equal constraints of several roles (pods with equal requests) become one,
+    if they also compare the same domains.
+    """
     holders: dict[tuple[Spread, tuple[tuple[str, int], ...]], set[int]] = {}
     for role, own_rules in enumerate(roles.rules):
         for spread in () if own_rules is None else own_rules.spread:
@@ -200,7 +214,12 @@ def _spread(picture: Picture, roles: RoleRules, cells: Cells) -> list[gang_cells
 
 
 def _divided(asked: Asked, cells: Cells, shares: Ways) -> Asked:
-    """Return what the allocator is asked if each role is divided over cells. Members that keep their places stay."""
+    """Return the request to the allocator, with the gang's roles divided by cell.
+
+    A role is all pods with equal requests; a cell is a group of nodes, such as a zone. The pods of a role in one cell
+    become a role of their own. Members that keep their places stay in the first of these roles. ``asked`` is the
+    undivided request; ``shares`` has for each role the number of pods by cell.
+    """
     roles = asked.rules
     assert roles is not None, "there are labels to share the pods by"
     parts, members, eligible = [], [], []
@@ -225,15 +244,18 @@ def _divided(asked: Asked, cells: Cells, shares: Ways) -> Asked:
 
 
 def _refusal(asked: Asked, *, is_complete: bool) -> NoPlaceError:
-    """Return why no plan keeps the rules of a gang's pods about each other."""
-    end = "" if is_complete else ". The search ended at its limit before it had tried every plan"
+    """Return the error that no plan keeps the rules of a gang's pods.
+
+    ``asked`` has the pods and their rules. If not ``is_complete``, the error adds that not every plan was tried.
+    """
+    end = "" if is_complete else "The search ended at its limit before it had tried every plan"
     rules = ", ".join(_words(asked))
-    text = f"no plan with the GPUs that are free keeps what the pods of the gang require of each other: {rules}{end}"
-    return NoPlaceError(text, stable=text, cause=Cause.GPUS)
+    text = f"No plan with the free GPUs meets the rules of the gang's pods about each other: {rules}"
+    return NoPlaceError(sentences(text, end), cause=Cause.GPUS)
 
 
 def _words(asked: Asked) -> list[str]:
-    """Return the rules of a gang's pods in words, each with the first pod that has it."""
+    """Return the rules of the gang ``asked`` as texts, each with an example pod."""
     words: dict[str, str] = {}
     end = 0
     for role, rules in zip(asked.request.members, () if asked.rules is None else asked.rules.rules, strict=False):

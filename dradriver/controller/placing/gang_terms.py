@@ -1,4 +1,4 @@
-"""What the pods of a gang ask for as a whole, and their order. Each search for places of a gang takes both."""
+"""What a gang requests as a whole, and the order of its pods: the input of each search."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from dradriver.queue.pending import Member, PendingWorkload
 
 
 class GangTerms(msgspec.Struct, frozen=True):
-    """What the pods of a gang ask for as a whole.
+    """What the pods of a gang request as a whole.
 
     Attributes:
-        wants: What the author of the gang asks for; None for nothing.
-        identity: The identity of the gang.
+        wants: The author's annotations for the whole gang, such as a required network level; None for none.
+        identity: A text that identifies the gang, also after its pods were replaced.
         least: With how few pods the gang can begin if not all of them have a place; None if it needs all.
-        home: Places of lost pods, by the members that replace these pods. A member gets the place if it is free.
-        one_a_node: Whether each pod is to be on a node of its own, because the scheduler refused them on fewer.
-        late: The member that joins a gang that runs. A place that was intended for it before does not count.
-        effort: What all searches with these terms may cost together; once it is spent, plans are greedy.
+        home: Places of lost pods, by the members that replace these pods. A member gets this place if it is free.
+        one_a_node: Whether each pod must be on a node of its own, because the scheduler refused a plan with fewer
+            nodes.
+        late: The member that joins a running gang, or None. It is placed again, even if an earlier plan intended a
+            place for it.
+        effort: How much all searches with these terms may cost together, in evaluations of nodes. Once it is spent,
+            only the network sections with the most free GPUs are tried, without preferences.
     """
 
     wants: Gang | None
@@ -37,7 +40,7 @@ class GangTerms(msgspec.Struct, frozen=True):
 
 
 def terms_of(picture: Picture, workload: PendingWorkload) -> GangTerms | None:
-    """Return what the pods of a gang ask for as a whole; None for a single pod."""
+    """Return what the pods of a gang request as a whole; None for a single pod."""
     if workload.key not in picture.gangs:
         return None
     membership = picture.gangs.said(workload.key)
@@ -45,7 +48,10 @@ def terms_of(picture: Picture, workload: PendingWorkload) -> GangTerms | None:
 
 
 def in_order(members: Sequence[tuple[Member, Rank | None]]) -> tuple[Member, ...]:
-    """Return a gang's members by their ranks; those without one after the others, the oldest first."""
+    """Return a gang's members in the order of their ranks.
+
+    A rank is, for example, a Job's completion index. Members without one come last, oldest first.
+    """
 
     def key(each: tuple[Member, Rank | None]) -> tuple[bool, tuple[int, ...], str, str]:
         member, rank = each

@@ -1,6 +1,6 @@
-"""A pod that comes to a gang which runs: near whom its place is searched, and which lost pod's place is kept for it.
+"""Prepares the search for a late pod, which joins a running gang: nearby pods, and the place that is kept for it.
 
-The controller's planner and ``gputopo explain`` call this module and hand the search to ``plan``.
+The controller's planner and ``gputopo explain`` call this module and pass the search to ``plan``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class LateSearch(msgspec.Struct, frozen=True):
     Attributes:
         snapshot: The cluster, in which the place that is kept for the pod is free.
         members: The late pod and the pods of the gang that have places, in the order of their ranks.
-        terms: What the gang asks for; ``home`` has the place that is kept for the late pod.
+        terms: What the gang requests; ``home`` has the place that is kept for the late pod.
     """
 
     snapshot: Snapshot
@@ -29,12 +29,14 @@ class LateSearch(msgspec.Struct, frozen=True):
 
 
 def late_search(snapshot: Snapshot, late: Member, membership: Membership) -> LateSearch:
-    """Return what to search for a late pod. Kept places are read and stay kept.
+    """Return the arguments of ``plan`` for a late pod, which joins a running gang.
+
+    If a lost pod's place is kept for it, this place counts as free. It stays kept for the pod.
 
     Args:
-        snapshot: The cluster as the limits leave it to the pod, from ``Limits.offer``.
-        late: The pod, as it wants to be placed.
-        membership: What the pod says of its gang.
+        snapshot: The GPUs that the limits allow the pod, from ``Limits.offer``.
+        late: The pod, with its request.
+        membership: The gang's annotations and labels on the pod.
     """
     picture = snapshot.picture
     pods = (picture.pods[key] for key in picture.gangs.pods(membership.gang))

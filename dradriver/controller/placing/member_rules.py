@@ -1,6 +1,8 @@
-"""What the members of a gang require of pods next to them, by role: who selects whom, and what a node has only once.
+"""The rules of a gang's members about neighbouring pods, by role.
 
-``gang_roles`` calls this module, and ``gang_rules`` for the rules that are about more than single nodes.
+A role is all pods with equal requests. The rules select pods, and become quotas of nodes.
+
+``gang_roles`` calls this module. ``gang_rules`` calls it for the rules that concern more than single nodes.
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ _FULL: Final = 1 << 20  # more than the pods that a node can have
 
 
 class RoleRules(NamedTuple):
-    """The rules of a gang's roles.
+    """The rules of a gang's roles: affinity, anti-affinity, topology spread and host ports.
+
+    A role is all pods of the gang with equal requests.
 
     Attributes:
-        rules: For each role its rules; None for none.
-        selected: The roles that each selector of these rules selects.
-        pods: For each role how many of its pods need a place.
-        new: The pods that need a place: none of them is anywhere yet.
-        without: Pods of ours that do not count where they are: those, and pods that count as gone.
+        rules: For each role its rules; None for no rules.
+        selected: For each selector in these rules, the roles that it selects.
+        pods: For each role, how many of its pods need a place.
+        new: The pods that need a place. They are on no node yet.
+        without: Pods that do not count where they are now: the new pods, and pods that are treated as deleted.
     """
 
     rules: tuple[Rules | None, ...]
@@ -45,11 +49,13 @@ class RoleRules(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """Something that each node has so much of for a gang.
+    """An amount of each node that a gang's pods use up, such as a port.
+
+    A role is all pods of the gang with equal requests.
 
     Attributes:
-        needs: For each role what a pod takes.
-        amounts: What each node has: (rows,), int64.
+        needs: For each role, how much a pod uses.
+        amounts: How much each node has: (rows,), one row per node, int64.
     """
 
     needs: tuple[int, ...]
@@ -57,7 +63,9 @@ class Quota(NamedTuple):
 
 
 def selectors(members: Collection[Member]) -> tuple[Chosen, ...]:
-    """Return the different selectors of the members' rules; none if there are too many.
+    """Return the different pod selectors in the members' rules.
+
+    Empty if there are more than ``MOST_SELECTORS``. Then only the scheduler evaluates the rules.
 
     Raises:
         WordError: The request of a member cannot be read.
@@ -71,17 +79,19 @@ def selectors(members: Collection[Member]) -> tuple[Chosen, ...]:
 
 
 def selected_by(member: Member, chosen: Collection[Chosen]) -> tuple[bool, ...]:
-    """Return for each of some selectors whether it selects a member."""
+    """Return for each selector in ``chosen`` whether it selects a member's pod."""
     return tuple(selector.has(member.key[0], member.pod.metadata.labels) for selector in chosen)
 
 
 def role_rules(groups: Sequence[Sequence[Member]], kept: Collection[Member], gone: Set[Key]) -> RoleRules | None:
-    """Return the rules of a gang's roles; None if no member has rules that are evaluated here.
+    """Return the rules of a gang's roles; None if no member has any rules.
+
+    A role is all pods of the gang with equal requests.
 
     Args:
         groups: The members by role. Members of one role have the same rules, and the same selectors select them.
-        kept: Those that keep their places.
-        gone: Pods that count as gone.
+        kept: The members that keep their places.
+        gone: Pods that are treated as deleted.
     """
     if all(group[0].wish.rules is None for group in groups):
         return None
@@ -105,19 +115,29 @@ def role_rules(groups: Sequence[Sequence[Member]], kept: Collection[Member], gon
 
 
 def _evaluated(rules: Rules | None, known: Collection[Chosen]) -> Rules | None:
-    """Return a pod's rules without those of selectors that are not evaluated here."""
+    """Return those rules of a pod that the controller evaluates.
+
+    Rules with selectors are removed if ``known``, the selectors that are evaluated, is empty. Host ports stay.
+    """
     if rules is None or known:
         return rules
     return msgspec.structs.replace(rules, apart=(), together=(), spread=())
 
 
 def alone(rules: Rules) -> Rules:
-    """Return those rules of a gang's pod that do not depend on where the other members will be: anti-affinity."""
+    """Return a pod's rules that can be checked before other members are placed.
+
+    Affinity and topology spread are removed; anti-affinity and host ports stay.
+    """
     return msgspec.structs.replace(rules, spread=(), together=())
 
 
 def quotas(picture: Picture, roles: RoleRules) -> list[Quota]:
-    """Return what each node has for a gang by the rules about single nodes."""
+    """Return amounts of each node that limit how many of a gang's pods fit.
+
+    They stand for the rules of the gang's pods (``roles``) about single nodes: anti-affinity and spread by hostname,
+    and host ports.
+    """
     rows = picture.nodes.rows
     node_needs = dict.fromkeys((*_apart_on_nodes(roles), *_ports(roles)))
     made = [Quota(needs, np.full(rows, max(needs), np.int64)) for needs in node_needs]
@@ -134,10 +154,15 @@ def quotas(picture: Picture, roles: RoleRules) -> list[Quota]:
 
 
 def _apart_on_nodes(roles: RoleRules) -> list[tuple[int, ...]]:
-    """Return for each selector of anti-affinity by node what a pod of each role takes of a node.
+    """Return how much of a node a pod of each role uses, by anti-affinity.
 
-    A role that excludes its own pods takes all of the node, and a role that only those exclude takes one of many. If
-    two roles exclude each other and not themselves, the one with fewer pods gets one pod on a node.
+    A role is all pods with equal requests. For each anti-affinity by hostname, a node has the amount ``_FULL``. The
+    result has a tuple for each of these rules, with one number for each role.
+
+    * A role whose pods exclude each other uses ``_FULL``, the whole node.
+    * A role that excludes, or is excluded by, a role of this kind uses 1, so many of its pods fit on a node.
+    * If some roles exclude other roles, and none of them its own pods, the side with fewer pods is treated as if its
+      pods excluded each other.
     """
     holders: dict[Chosen, set[int]] = {}
     for role, rules in enumerate(roles.rules):
@@ -156,7 +181,11 @@ def _apart_on_nodes(roles: RoleRules) -> list[tuple[int, ...]]:
 
 
 def _ports(roles: RoleRules) -> list[tuple[int, ...]]:
-    """Return for each host port and address what a pod of each role takes of a node: all of it, or nothing."""
+    """Return for each host port and address which roles use it.
+
+    Each tuple has one number for each role (pods with equal requests): 1 if its pods use the port, else 0. A node has
+    each port once.
+    """
     used = [() if rules is None else rules.ports for rules in roles.rules]
     ports = dict.fromkeys(itertools.chain(*used))
     # A port of all addresses is taken with each single address of the same port, if some pod uses one.
@@ -166,9 +195,12 @@ def _ports(roles: RoleRules) -> list[tuple[int, ...]]:
 
 
 def _spread_on_nodes(picture: Picture, roles: RoleRules, rules: Rules, spread: Spread) -> Ints | None:
-    """Return how many pods each node can have by a spread over nodes: (rows,); None if the gang can fill them all up.
+    """Return how many pods each node may have by a topology spread by hostname: (rows,).
 
-    While some node keeps the fewest pods, no node may have more than these and the skew.
+    ``spread`` is the constraint, ``rules`` are all rules of a pod that has it, and ``roles`` has the gang's pods. The
+    number is the fewest pods of any node, plus the skew, less the pods that the node has now. None if the gang could
+    give each node more pods than the present fewest: the numbers would then change. Cells are used instead
+    (``is_by_node``). There is one row per node.
     """
     counts = picture.neighbours.spread_counts(rules, spread, roles.without)
     if not counts or not is_by_node(roles, spread, counts):
@@ -182,7 +214,11 @@ def _spread_on_nodes(picture: Picture, roles: RoleRules, rules: Rules, spread: S
 
 
 def is_by_node(roles: RoleRules, spread: Spread, counts: Mapping[str, int]) -> bool:
-    """Return whether a spread over nodes is kept as a quota of each node, and not by sharing the pods over cells."""
+    """Return whether a quota for each node keeps a topology spread by hostname.
+
+    If not, the pods are distributed over cells (groups of nodes, ``gang_cells``), with one cell for each node.
+    ``roles`` has the gang's pods; ``counts`` has the present pods of each node.
+    """
     holders = frozenset(role for role, rules in enumerate(roles.rules) if rules is not None and spread in rules.spread)
     pods, least = roles.selected[spread.pods], least_count(spread, counts)
     if holders != pods:

@@ -2,6 +2,7 @@
 
 GPUs are chosen first, and NICs follow them. GPUs without a matching NIC are left out only in two cases: the pod
 requires near NICs, or a constraint of its claim covers GPUs and NICs.
+
 ``nic_places`` and ``gang_nics`` call this module.
 """
 
@@ -42,18 +43,19 @@ def chosen(
     taken: Collection[Place] = (),
     effort: NicSearchEffort | None = None,
 ) -> Chosen | None:
-    """Return NICs for GPUs that are chosen already; None if too few NICs match.
+    """Return NICs for GPUs that are already chosen; None if too few NICs match.
 
-    Among all assignments that match, the cheapest is returned: each NIC near the GPU that it is for.
+    The result has the PCI addresses by the name of the claim's request. It is the cheapest of all assignments that
+    match: each NIC is as near to its GPU as possible.
 
     Args:
         picture: The cluster cache.
         ask: The NICs that the claim requests.
         node: The node of the GPUs.
-        gpus: The chosen GPUs.
-        besides: A claim whose NICs count as free.
+        gpus: The uuids of the chosen GPUs, by the name of the claim's request.
+        besides: A claim whose NICs count as free; None for none.
         taken: NICs that count as taken.
-        effort: The remaining effort of a larger search that this call is a step of.
+        effort: The remaining effort of a larger search that includes this call; None for a full effort.
     """
     if not ask.requests:
         return {}
@@ -104,22 +106,31 @@ def chosen(
 
 
 def includes_gpus(ask: NicAsk, constraint: Alike) -> bool:
-    """Return whether a constraint covers requests for GPUs, not only for NICs."""
+    """Return whether a constraint of the claim ``ask`` covers requests for GPUs, too.
+
+    If not, it covers only requests for NICs.
+    """
     return not set(constraint.requests) <= {request.name for request in ask.requests}
 
 
 def _constraints_among_nics(ask: NicAsk) -> list[Alike]:
-    """Return the constraints that cover NICs only, no GPUs."""
+    """Return those constraints in ``ask``, a claim's NICs, that cover only requests for NICs."""
     return [constraint for constraint in ask.alike if not includes_gpus(ask, constraint)]
 
 
 def _matching_gpus(
     node_nics: NodeNics, ask: NicAsk, gpus: Mapping[str, Sequence[int]], usable: Usable
 ) -> Usable | None:
-    """Return the usable NICs that share the required attributes with the chosen GPUs.
+    """Return the usable NICs that have the attributes of the chosen GPUs, where required.
 
-    None if the GPUs of a constraint do not share the attribute themselves. ``gpus`` are positions of GPUs by the
-    claim's requests; ``usable`` is changed.
+    A constraint of a claim can require that NICs and GPUs have the same value of an attribute. None if the GPUs
+    themselves have different values.
+
+    Args:
+        node_nics: The NICs of the node.
+        ask: The NICs that the claim requests, and its constraints.
+        gpus: The positions of the chosen GPUs, by the name of the claim's request.
+        usable: The NICs that each request may have so far; it is changed.
     """
     for constraint in ask.alike:
         values = {
@@ -150,10 +161,12 @@ def _assigned(
         ask: The NICs that the claim requests.
         costs: What each NIC costs for each GPU: (GPUs, NICs).
         usable: The NICs that each request may have.
-        slots: The request and the GPU of each NIC, from ``_slots``.
+        slots: For each requested NIC, its request and the GPU that it is for, from ``_slots``; empty if any NIC may
+            serve any GPU.
 
     Returns:
-        Whether the slots could not be kept, the sum of the costs, and the NICs. The smaller tuple is better.
+        Whether a NIC had to serve another GPU than ``slots`` says, the sum of the costs, and the NICs. The smaller
+            tuple is better.
     """
     if slots:
         slot_costs = np.full((len(slots), costs.shape[1]), NEVER, dtype=np.int64)
@@ -187,15 +200,15 @@ def _assigned(
 
 
 def _slots(ask: NicAsk, gpus: Mapping[str, Sequence[int]]) -> list[tuple[int, int]]:
-    """Return for each NIC the index of its request and its GPU.
+    """Return for each requested NIC the indices of its request and of its GPU.
 
-    The list is empty if any NIC may serve any GPU. A request belongs to some of the GPUs in two cases:
+    ``ask`` has the requests for NICs; ``gpus`` are indices of the chosen GPUs by the name of the claim's request. The
+    list is empty if any NIC may serve any GPU. A request for NICs belongs to certain GPUs in two cases:
 
-    A request belongs to some of the GPUs in two cases:
-
-    1. A constraint of the claim ties it to requests for GPUs: it belongs to their GPUs.
-    2. The claim has as many requests for NICs as for GPUs: the n-th belongs to the GPUs of the n-th. This is only a
-       guess, so it counts only if the NICs are then spread evenly over the GPUs.
+    1. A constraint of the claim ties it to requests for GPUs. Then it belongs to their GPUs.
+    2. The claim has as many requests for NICs as for GPUs. Then the first request for NICs belongs to the GPUs of the
+      first request for GPUs, and so on. This is a guess. It counts only if each GPU then has the same number of NICs,
+      or one more.
     """
     all_gpus = list(dict.fromkeys(itertools.chain(*gpus.values())))
     has_pairs = len(gpus) == len(ask.requests)
@@ -226,14 +239,20 @@ def _slots(ask: NicAsk, gpus: Mapping[str, Sequence[int]]) -> list[tuple[int, in
 
 
 def _tied_gpus(ask: NicAsk, request: NicRequest, gpus: Mapping[str, Sequence[int]]) -> list[int]:
-    """Return the GPUs of those requests that a constraint covers together with a request for NICs."""
+    """Return the GPUs that constraints in ``ask`` tie to ``request``, a request for NICs.
+
+    ``gpus`` are indices of GPUs by the name of the claim's request.
+    """
     constraints = [constraint for constraint in ask.alike if request.name in constraint.requests]
     names = dict.fromkeys(name for constraint in constraints for name in constraint.requests)
     return list(dict.fromkeys(gpu for name in names for gpu in gpus.get(name, ())))
 
 
 def _by_request(node_nics: NodeNics, ask: NicAsk, nics: Sequence[int]) -> Chosen:
-    """Divide NICs, in the order of the claim's requests, among these requests."""
+    """Return the PCI addresses of NICs by the name of the claim's request.
+
+    ``nics`` has the numbers of the NICs in ``node_nics``: first those of the first request in ``ask``, and so on.
+    """
     remaining = iter(nics)
     return {
         request.name: tuple(node_nics.addresses[nic] for nic in itertools.islice(remaining, request.count))
@@ -253,10 +272,13 @@ def gpus_apart(
     taken: Collection[Place] = (),
     effort: NicSearchEffort | None = None,
 ) -> frozenset[int]:
-    """Return GPUs of a node that can all have their NICs at the same time.
+    """Return the numbers of a node's GPUs that can all have NICs at once.
 
-    More than requested are returned if any set of them will do. If only some sets will do, for example because some
-    GPUs get one NIC more than others, one of these sets is returned. Fewer than requested means that no set will do.
+    The size of the result says what it means:
+
+    * Larger than ``gpus``: each set of ``gpus`` of them can have its NICs.
+    * Equal to ``gpus``: this set can. Others may not, for example because some GPUs get one NIC more.
+    * Smaller: no set of ``gpus`` can have its NICs.
 
     Args:
         picture: The cluster cache.
@@ -265,9 +287,9 @@ def gpus_apart(
         free: Numbers of its free GPUs.
         gpus: How many GPUs share the requested NICs.
         is_last_pod: Whether no other pod with the same request needs GPUs of the node after this one.
-        one_set: Whether to return one set only, and of all sets the one that leaves most to other pods.
+        one_set: Whether to return one set only: the set that leaves most to other pods.
         taken: NICs that count as taken.
-        effort: The remaining effort of a larger search that this call is a step of.
+        effort: The remaining effort of a larger search that includes this call; None for a full effort.
     """
     effort = effort or NicSearchEffort()
     if not effort.may_begin(node):
@@ -320,7 +342,7 @@ def gpus_apart(
 def _gpus_of_nics(
     node_nics: NodeNics, ask: NicAsk, free_gpus: Sequence[Gpu], costs: Costs
 ) -> dict[int, frozenset[int]]:
-    """Return the GPUs that each NIC can serve, as indices in ``free_gpus``.
+    """Return by NIC the GPUs that it can serve, as indices in ``free_gpus``.
 
     A NIC can serve a GPU if it is near enough. If a constraint of the claim covers GPUs, the NIC and the GPU must also
     have the same value of the constraint's attribute.
@@ -343,7 +365,10 @@ def _gpus_of_nics(
 
     # ``of_gpu`` returns the GPU's value of an attribute. ``same`` compares it as the scheduler does, type included.
     def matches(nic: int, gpu: Gpu) -> bool:
-        """Return whether a NIC satisfies the constraints of at least one request that it fits, with this GPU."""
+        """Return whether a NIC may serve a GPU by the claim's constraints.
+
+        It may if it fits at least one request whose constraints hold for both.
+        """
         return any(
             all(
                 same(node_nics.value(index, nic, constraint.attribute), of_gpu(gpu, constraint.attribute))
@@ -365,7 +390,11 @@ def _gpus_of_nics(
 
 
 def _offers_all(ask: NicAsk, gpus: int) -> bool:
-    """Return whether ``gpus_apart`` leaves out no set of GPUs that would do, if it returns any."""
+    """Return whether ``gpus_apart`` finds every set of GPUs that can have its NICs.
+
+    If not, ``gpus_apart`` returns one of several possible sets. If a later search with this set fails, it might succeed
+    with another set: the node can still have a place. ``gpus`` is how many GPUs share the NICs that ``ask`` requests.
+    """
     has_one_kind = (
         len({(request.device_class, request.selectors, request.tolerations) for request in ask.requests}) == 1
     )
@@ -374,5 +403,8 @@ def _offers_all(ask: NicAsk, gpus: int) -> bool:
 
 
 def demands(ask: NicAsk) -> bool:
-    """Return whether some GPUs may have to be left out because of the NICs that they can have."""
+    """Return whether ``ask``, a request for NICs, can make some GPUs unusable.
+
+    It can if NICs must be near GPUs, or if a constraint covers NICs and GPUs.
+    """
     return ask.near == NEAR_REQUIRED or any(includes_gpus(ask, constraint) for constraint in ask.alike)

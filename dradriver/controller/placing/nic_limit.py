@@ -20,10 +20,13 @@ class NicLimit(NodeLimit):
     """Chooses NICs of other drivers for a pod whose claim requests some."""
 
     def narrowed(self, picture: Picture, wish: PlacementRequest, fit: Bools) -> Search:
-        """Return the request with the NICs that this driver can choose, and the nodes that have enough free ones.
+        """Return the request with the NICs to choose, and the nodes with enough of them.
+
+        The nodes are a mask: (rows,), one row per node. ``fit`` is a mask of the nodes on which the pod fits. NICs that
+        only the scheduler can choose are removed from the request.
 
         Raises:
-            NoPlaceError: The NICs are not read yet, or no node that the pod fits on has enough free ones.
+            NoPlaceError: The NICs are not read yet, or no node that the pod fits on has enough free NICs.
         """
         wish = nic_places.readable(picture, wish)
         ask = wish.nics
@@ -35,7 +38,9 @@ class NicLimit(NodeLimit):
         return wish, with_nics
 
     def ranked(self, picture: Picture, wish: PlacementRequest, rank: Rank, fit: Bools, fleet: Fleet) -> Choices:
-        """Return the best sets whose nodes have the NICs for them.
+        """Return the best sets of GPUs whose nodes have the requested NICs.
+
+        ``rank`` ranks sets of GPUs in ``fleet`` on the nodes ``fit``, without NICs.
 
         Raises:
             NoPlaceError: There is no set with its NICs.
@@ -45,17 +50,23 @@ class NicLimit(NodeLimit):
         return nic_places.ranked(picture, wish, fit, fleet, rank)
 
     def completed(self, picture: Picture, wish: PlacementRequest, placement: Placement) -> Placement:
-        """Return a placement with the NICs for its GPUs."""
+        """Return a placement extended by the NICs for its GPUs."""
         nics = nic_places.chosen(picture, wish, placement.node, placement.uuids)
         assert nics is not None, "it was ranked for having them"
         return msgspec.structs.replace(placement, nics=nics)
 
     def not_known(self, picture: Picture, wish: PlacementRequest) -> Reason | None:
-        """Return that the NICs of the cluster are not read yet; None if they are, or the claim requests none."""
+        """Return the reason if the cluster's NICs are not read yet; else None.
+
+        None also if the pod requests no NICs.
+        """
         return picture.nics.unread() if wish.nics is not None and wish.nics.requests else None
 
     def keeps(self, picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:
-        """Return whether a claim's NICs exist, are free apart from the claim, and match its pod's request."""
+        """Return whether a claim's NICs exist, are free, and match its pod's request.
+
+        ``pin`` has the claim's node and NICs. NICs that the claim itself uses count as free.
+        """
         try:
             ask = nic_places.readable(picture, wish).nics
         except NoPlaceError:
@@ -78,9 +89,15 @@ class NicLimit(NodeLimit):
 
 
 class NearNicLimit(NodeLimit):
-    """Puts sets first whose GPUs are near NICs: the requested ones, or any if the claim requests none."""
+    """Prefers sets of GPUs that are near NICs.
+
+    If the pod requests NICs, these count; otherwise any NICs of the node count.
+    """
 
     def preferred(self, picture: Picture, wish: PlacementRequest, fit: Bools) -> Search | None:
-        """Return the search for sets that require near NICs."""
+        """Return the request with near NICs required, and the nodes to search.
+
+        Returns None if the pod does not prefer near NICs. ``fit`` is a mask of the nodes to search.
+        """
         near_wish = nic_places.near(wish)
         return None if near_wish is None else (near_wish, fit)

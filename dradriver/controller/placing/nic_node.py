@@ -30,21 +30,22 @@ _FAR: Final = 4096  # cost of one step of distance; more than any number of func
 
 
 class NicSearchEffort:
-    """How much more effort a search for NICs may make.
+    """The remaining effort of a search for NICs.
 
-    It bounds three things: nodes, values that NICs may have in common, and sets of their GPUs. The first node is always
-    searched completely, whatever it costs, so that each new search makes progress.
+    It limits how many nodes are searched. On one node, it limits how many values for constraints, and how many sets of
+    GPUs are tried. The first node is always searched completely, so that each new search makes progress.
 
     Attributes:
-        ended: Whether the search of the current node ended before it was complete.
-        cut_short: Nodes that were not searched completely because of the effort that other nodes had cost.
+        ended: Whether the search of the current node stopped before it was complete.
+        cut_short: Nodes that were not searched completely, because the search of other nodes had used up the effort.
     """
 
     def __init__(self, *, skips_nodes: bool = True) -> None:
         """Begin with the full effort left.
 
-        ``skips_nodes``: Whether nodes are skipped once other nodes have cost all the effort. If not, only the tries on
-        each node are bounded.
+        Args:
+            skips_nodes: Whether nodes are skipped once the effort is used up. If False, each node is searched, with a
+                limited number of tries.
         """
         self.ended = False
         self.cut_short: set[str] = set()
@@ -55,7 +56,10 @@ class NicSearchEffort:
         self._node, self._node_tries_left, self._node_work = "", 0, 0
 
     def may_begin(self, node: str) -> bool:
-        """Return whether a node may be searched; a node that was begun may always be searched again."""
+        """Return whether a node may be searched.
+
+        A node whose search has begun may always be searched again.
+        """
         if node in self._is_first:
             return True
         if self._work_left <= 0 and self._skips_nodes:
@@ -66,13 +70,13 @@ class NicSearchEffort:
         return True
 
     def begin(self, node: str, work: int) -> None:
-        """Begin to search a node; ``work`` is what it costs to go through its NICs once."""
+        """Begin to search a node; ``work`` is the cost of one pass over its NICs."""
         self._node, self._node_work, self._node_tries_left, self.ended = node, work, MOST_TRIES, False
         if self._skips_nodes:
             self._work_left -= work
 
     def more(self) -> bool:
-        """Return whether one more alternative may be tried on the current node, and count it."""
+        """Count one more try on the current node; return whether it is allowed."""
         if self._node_tries_left and (self._work_left > 0 or self._is_first[self._node]):
             self._node_tries_left -= 1
             self._work_left -= self._node_work // _TRIES
@@ -84,14 +88,16 @@ class NicSearchEffort:
 
 
 class NodeNics:
-    """A node's free NICs that at least one request may have. A NIC is a number: its column in ``costs``.
+    """The free NICs of a node that some request of a claim may have.
+
+    A NIC is named by a number: its column in the array of costs.
 
     Attributes:
-        machine: The node's machine.
-        number: Positions of its GPUs by uuid.
-        addresses: PCI addresses of the NICs, by their numbers.
-        fitting: The NICs that match each request's driver, selectors and tolerations.
-        work: What it costs to go through the NICs once.
+        machine: The node's hardware: its GPUs and their links.
+        number: The position of each GPU in ``machine``, by uuid.
+        addresses: The PCI addresses of the NICs, by their numbers.
+        fitting: For each request, the NICs that match its driver, selectors and tolerations.
+        work: The cost of one pass over the NICs: their number times the number of requests.
     """
 
     def __init__(self, picture: Picture, ask: NicAsk, node: str, besides: Key | None, taken: Collection[Place]) -> None:
@@ -101,7 +107,7 @@ class NodeNics:
             picture: The cluster cache.
             ask: The NICs that the claim requests.
             node: The node.
-            besides: A claim whose NICs count as free.
+            besides: A claim whose NICs count as free; None for none.
             taken: NICs that count as taken.
         """
         pool, distances = picture.inventory.pool(node), picture.nics.ways(node)
@@ -141,13 +147,20 @@ class NodeNics:
         self.work = len(columns) * len(ask.requests)
 
     def value(self, request: int, column: int, attribute: str) -> object:
-        """Return the attribute of a NIC that a request may have; None if the NIC does not have the attribute."""
+        """Return the value of a NIC's attribute; None if the NIC lacks it.
+
+        Args:
+            request: The index of a request that may have the NIC.
+            column: The NIC.
+            attribute: The name of the attribute.
+        """
         return self._nics[request][column].attributes.get(attribute)
 
     def costs(self, gpus: Sequence[int]) -> Costs:
-        """Return what each NIC costs for each of these GPUs: (GPUs, NICs); ``NEVER`` if a required NIC is not near.
+        """Return the cost of each NIC for each of these GPUs: (GPUs, NICs).
 
-        The distance decides. Of NICs at the same distance, those of the less used network card are cheaper.
+        The cost is ``NEVER`` if near NICs are required and the NIC is not near. Otherwise a nearer NIC is cheaper. At
+        the same distance, a NIC of a card with fewer used virtual functions is cheaper.
         """
         distances = np.array([[distance[gpu] for distance in self._distances] for gpu in gpus], dtype=np.int64)
         distances = distances.reshape(len(gpus), len(self._distances))  # also if one of both is empty
@@ -165,17 +178,17 @@ class NodeNics:
         least_cost: Callable[[Usable], int],
         cost_to_beat: Callable[[], int],
     ) -> Iterator[Usable]:
-        """Yield, for each way to satisfy constraints among NICs, the NICs of each request.
+        """Yield each request's usable NICs, for each way to satisfy the constraints.
 
-        A constraint is satisfied by each value that enough NICs have in common, for example each PCIe root. So there is
-        one alternative for each combination of such values. The cheapest values come first.
+        A constraint is satisfied by each value that enough NICs have in common, such as a PCIe root. So there is one
+        way for each combination of values. The cheapest values come first.
 
         Args:
-            constraints: Attributes that NICs of some requests must have in common.
-            usable: The NICs that each request may have apart from the constraints.
-            effort: Bounds how many alternatives are tried.
-            least_cost: Returns a lower bound of the cost of an alternative.
-            cost_to_beat: Returns the cost from which on an alternative is of no use. It is called before each one.
+            constraints: Attributes that the NICs of some requests must have in common.
+            usable: For each request, the NICs that it may have apart from the constraints.
+            effort: Limits how many ways are tried.
+            least_cost: Returns a lower bound of the cost of a way.
+            cost_to_beat: Returns the cost of the best assignment so far. Ways that cost as much or more are skipped.
         """
         if not constraints:
             yield usable
@@ -189,7 +202,11 @@ class NodeNics:
             yield from self.alternatives(other_constraints, narrowed, effort, least_cost, cost_to_beat)
 
     def _satisfying(self, constraint: Alike, usable: Usable) -> Iterator[Usable]:
-        """Yield the usable NICs once for each value of the constraint's attribute that enough NICs have."""
+        """Yield the NICs of each request, once for each value that satisfies one constraint.
+
+        ``usable`` has, for each request, the NICs to select from. A value satisfies the constraint if enough NICs have
+        it as the constraint's attribute.
+        """
         counts = {
             index: request.count
             for index, request in enumerate(self._ask.requests)
@@ -211,12 +228,15 @@ class NodeNics:
 
 
 def _ranks(picture: Picture, node: str, parents: Sequence[str], free_addresses: Collection[str]) -> list[int]:
-    """Return for each NIC how many functions of its network card are used before it, to spread load over cards.
+    """Return how many virtual functions of its card are used before each NIC.
+
+    The free functions that come before it in the list count, too. The number is 0 for a NIC that is no virtual
+    function. NICs with lower numbers are preferred, so load is spread over network cards.
 
     Args:
         picture: The cluster cache.
         node: The node of the NICs.
-        parents: The physical function of each NIC that is a virtual function; empty for other NICs.
+        parents: For each NIC that is a virtual function, its physical function; empty for other NICs.
         free_addresses: PCI addresses of the free NICs: all others of the node are in use.
     """
     ranks = [0] * len(parents)

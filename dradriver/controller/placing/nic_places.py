@@ -1,4 +1,4 @@
-"""Places for pods whose claims request NICs of other drivers: sets of GPUs whose nodes have such NICs, too.
+"""Finds places for pods that request NICs of other drivers: sets of GPUs on nodes that also have the NICs.
 
 ``nic_limit`` and the gang plan call this module.
 """
@@ -27,10 +27,10 @@ MOST_LOOKS: Final = 8  # how often one call ranks nodes and searches their NICs
 
 
 def readable(picture: Picture, wish: PlacementRequest) -> PlacementRequest:
-    """Return a pod's request with only those requests for NICs that this driver can choose for.
+    """Return a pod's request without NIC requests that only the scheduler can evaluate.
 
     Raises:
-        NoPlaceError: The NICs of the cluster are not read yet, or the pod requires near NICs and this driver cannot
+        NoPlaceError: The NICs of the cluster are not read yet. Or the pod requires near NICs, and the driver cannot
             choose all of them.
     """
     assert wish.nics is not None, "called only for requests with NICs"
@@ -38,12 +38,15 @@ def readable(picture: Picture, wish: PlacementRequest) -> PlacementRequest:
     if ask is wish.nics:
         return wish
     if ask.near == NEAR_REQUIRED:
-        raise NoPlaceError(f"{names.NEAR_NIC}: {NEAR_REQUIRED}: {ask.left[-1][1]}")
+        raise NoPlaceError(f"{names.NEAR_NIC}: {NEAR_REQUIRED} is not possible: {ask.left[-1][1]}")
     return msgspec.structs.replace(wish, nics=ask)
 
 
 def near(wish: PlacementRequest) -> PlacementRequest | None:
-    """Return a request that requires the near NICs which it prefers; None if it has no such preference."""
+    """Return a request in which NICs near the GPUs are required, not preferred.
+
+    Returns None if the pod does not prefer near NICs.
+    """
     if wish.nics is not None:
         if wish.nics.near != NEAR_PREFERRED or not wish.nics.requests:
             return None
@@ -56,18 +59,19 @@ def near(wish: PlacementRequest) -> PlacementRequest | None:
 def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, rank: Rank) -> Choices:
     """Return the best sets of GPUs whose nodes also have the requested NICs, best first.
 
-    The sets are ranked by their GPUs alone. Some nodes at a time, best first, are then searched for NICs, at most
-    ``MOST_LOOKS`` times. Nodes without the NICs are left out of later calls, too, until something changes on them.
+    The sets are ranked by their GPUs alone. Then the nodes of the best sets are searched for NICs. If they have too
+    few, the next nodes are ranked and searched, at most ``MOST_LOOKS`` times. Later calls leave out nodes without the
+    NICs until something changes there.
 
     Args:
         picture: The cluster cache.
         wish: The pod's request, which includes NICs.
-        fit: The nodes to search: (rows,).
+        fit: A mask of the nodes to search: (rows,), one row per node.
         fleet: The GPUs to search.
         rank: Ranks sets of GPUs, without NICs.
 
     Raises:
-        NoNicsError: Sets of GPUs exist, but not with their NICs, or not on the nodes that were searched.
+        NoNicsError: Sets of GPUs exist, but the nodes that were searched have too few NICs for them.
         NoPlaceError: No set of GPUs exists.
     """
     ask = wish.nics
@@ -111,18 +115,19 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
     if not remaining.any():
         raise nic_refusals.refusal(picture, ask)
     if not has_learned:
-        raise nic_refusals.unfinished(ask, "not all nodes were looked at")
+        raise nic_refusals.unfinished(ask, "Not all nodes were tried")
     # A later call continues with other nodes. The new version makes those who wait for a change call again.
     picture.version += 1
-    raise nic_refusals.unfinished(ask, "other nodes are looked at next")
+    raise nic_refusals.unfinished(ask, "Other nodes are tried next")
 
 
 def _with_other_gpus(
     picture: Picture, wish: PlacementRequest, choices: Choices, fleet: Fleet, rank: Rank, effort: NicSearchEffort
 ) -> Choices:
-    """Return sets on the nodes of these choices, of GPUs that can all have their NICs; empty if there are none.
+    """Return sets of other GPUs with NICs on the same nodes; or an empty list.
 
-    The GPUs of a choice may share the only NIC near them, while other GPUs of the same node do not.
+    The GPUs of a choice may share the only NIC near them, while other GPUs of the same node have one each. ``choices``
+    are sets of ``fleet`` that ``rank`` has ranked by their GPUs alone. ``effort`` limits the search.
     """
     ask = wish.nics
     if ask is None or not nic_choice.demands(ask):
@@ -143,7 +148,10 @@ def _with_other_gpus(
 
 
 def _with_nics(picture: Picture, wish: PlacementRequest, choices: Choices, effort: NicSearchEffort) -> Choices:
-    """Return those choices whose nodes have the requested NICs for them."""
+    """Return those of the choices whose nodes have the requested NICs for their GPUs.
+
+    ``effort`` limits the search.
+    """
     ask = wish.nics
     assert ask is not None, "called only for requests with NICs"
     if len(ask.requests) == 1 and not ask.alike and not nic_choice.demands(ask):
@@ -165,7 +173,7 @@ def chosen(
     taken: Collection[Place] = (),
     effort: NicSearchEffort | None = None,
 ) -> Chosen | None:
-    """Return the NICs for chosen GPUs; near ones if the pod prefers them and they exist.
+    """Return the NICs for chosen GPUs, near ones if the pod prefers these.
 
     Args:
         picture: The cluster cache.
@@ -176,7 +184,8 @@ def chosen(
         effort: The remaining effort of a larger search.
 
     Returns:
-        The NICs; empty if the pod requests none; None if the node does not have them.
+        The PCI addresses by the name of the claim's request; empty if the pod requests no NICs; None if the node does
+            not have them.
     """
     if wish.nics is None or not wish.nics.requests:
         return {}

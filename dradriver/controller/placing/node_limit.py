@@ -1,4 +1,4 @@
-"""What a feature has to say of the choice of a node and a set of GPUs: a ``NodeLimit``.
+"""``NodeLimit``: the interface by which a feature limits the choice of a node and a set of GPUs.
 
 ``decide`` and ``ranking`` call the limits of a request and know none by name; ``node_limits`` lists them.
 """
@@ -25,29 +25,37 @@ Search: TypeAlias = tuple[PlacementRequest, Bools]
 
 
 class NodeLimitError(NoPlaceError):
-    """There is no place because of a limit. The message is complete: it need not name the nodes that are left out."""
+    """There is no place because of a node limit.
+
+    The message says why. ``ranking`` adds no other causes to it.
+    """
 
 
 class NodeLimit(Protocol):
-    """The part of a feature in the placement of a single pod. Only requests that use the feature have the limit.
+    """A feature's limit on the placement of a single pod.
 
-    Each method is one step of a decision. By default it changes nothing. ``fit`` are the nodes to search: (rows,).
+    It is called only for requests that use the feature. Each method is one step of a decision, and by default changes
+    nothing. ``fit`` is a mask of the nodes to search: (rows,), one row per node.
     """
 
     def narrowed(self, picture: Picture, wish: PlacementRequest, fit: Bools) -> Search:
-        """Return the request and the nodes that are left; ``fit`` are nodes that the pod fits on.
+        """Return the request, and a mask of the nodes that the limit leaves: (rows,).
+
+        ``fit`` has the nodes on which the pod fits. A limit may also change the request. There is one row per node.
 
         Raises:
-            NoPlaceError: The request cannot be met now.
+            NoPlaceError: The request cannot be satisfied now.
         """
         return wish, fit
 
     def causes(self, picture: Picture, wish: PlacementRequest, open_nodes: Bools) -> Sequence[str]:
-        """Return why ``narrowed`` leaves out some of these nodes, in words."""
+        """Return texts with why ``narrowed`` leaves out some of the nodes in ``open_nodes``."""
         return ()
 
     def ranked(self, picture: Picture, wish: PlacementRequest, rank: Rank, fit: Bools, fleet: Fleet) -> Choices:
-        """Return the best sets of GPUs, best first; ``rank`` ranks them without this limit.
+        """Return the best sets of GPUs that keep this limit, best first.
+
+        ``rank`` ranks sets of GPUs in ``fleet`` on the nodes ``fit``, without this limit.
 
         Raises:
             NoPlaceError: There is no set.
@@ -55,17 +63,21 @@ class NodeLimit(Protocol):
         return rank(fit, fleet)
 
     def preferred(self, picture: Picture, wish: PlacementRequest, fit: Bools) -> Search | None:
-        """Return a search whose sets come first if they are as good as the best ones; None for no preference."""
+        """Return the request and nodes of a second search, for preferred sets; None for none.
+
+        ``fit`` is a mask of the nodes to search. A preferred set of GPUs comes first if it is as good as the best set
+        of the first search.
+        """
         return None
 
     def completed(self, picture: Picture, wish: PlacementRequest, placement: Placement) -> Placement:
-        """Return a placement with what the feature of the limit adds to it."""
+        """Return a chosen placement with what the feature adds, such as NICs for its GPUs."""
         return placement
 
     def not_known(self, picture: Picture, wish: PlacementRequest) -> Reason | None:
-        """Return what the limit does not know yet and decides if a claim is right; None if it knows all."""
+        """Return a reason while data to check a claim are still missing; else None."""
         return None
 
     def keeps(self, picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:
-        """Return whether a claim that is pinned like this is within the limit still, as its pod requests."""
+        """Return whether a claim's node and devices (``pin``) still keep this limit."""
         return True

@@ -1,6 +1,6 @@
-"""Registers the limits of features on the choice of a node, each with a question: does a request use the feature?
+"""Registers the features' limits on the choice of a node, each with a test whether a request uses the feature.
 
-``decide`` asks this module once for each decision. A pod that uses no feature runs the code of none.
+``decide`` calls this module once for each decision. A pod that uses no feature runs no code of a limit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from dradriver.queue.placement_request import PlacementRequest
 
 
 def _names_templates(wish: PlacementRequest) -> bool:
-    """Return whether a pod names templates of other devices. Only the cluster cache knows if these are channels."""
+    """Return whether a pod names claim templates of other devices.
+
+    These can be channels of multi-node NVLink. Only the cluster cache knows whether they are.
+    """
     return bool(wish.beside)
 
 
@@ -52,5 +55,5 @@ _LIMITS: Final[tuple[tuple[Callable[[PlacementRequest], bool], NodeLimit], ...]]
 
 
 def concerning(wish: PlacementRequest) -> tuple[NodeLimit, ...]:
-    """Return the limits of the features that a request uses, in the order in which they are called."""
+    """Return the limits of the features that a request uses, in calling order."""
     return tuple(limit for is_used, limit in _LIMITS if is_used(wish))

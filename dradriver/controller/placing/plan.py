@@ -1,6 +1,6 @@
-"""Where the pods of a workload go. The controller, preemption, reservations and the CLI ask this module.
+"""Plans where the pods of a workload go. The controller, preemption, reservations and the CLI call this module.
 
-``decide`` places a single pod and ``gang_plan`` the pods of a gang. Neither of them writes, or waits for anything.
+``decide`` places a single pod and ``gang_plan`` the pods of a gang. Both write nothing and wait for nothing.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from dradriver.queue.pending import Member
 def plan(
     snapshot: Snapshot, members: Sequence[Member], gang: GangTerms | None = None, *, most: int = MOST_NODES
 ) -> dict[Member, Placement]:
-    """Plan the places of one pod or of a gang, all on one state of the cluster.
+    """Return the places of one pod or a gang, in one state of the cluster.
 
     Args:
         snapshot: The cluster.
-        members: One pod, or the pods of a gang that want places or have them, in the order of their ranks.
-        gang: What the pods of the gang ask for as a whole; None for one pod, which is placed by itself.
-        most: How many nodes a single pod can go to.
+        members: One pod, or the pods of a gang that need places or have them, in the order of their ranks.
+        gang: What the gang requests as a whole; None for a single pod.
+        most: How many nodes the placement of a single pod may name.
 
     Raises:
         NoPlaceError: There is no place, or not enough places for the gang.
-        WordError: A member asks for something that no gang can have.
+        WordError: A member has a request that no gang can make.
     """
     if gang is None:
         (member,) = members
@@ -40,16 +40,16 @@ def plan(
 def revalidate(
     picture: Picture, members: Sequence[Member], gated: Collection[Member], gang: GangTerms | None = None
 ) -> dict[Member, Placement] | None:
-    """Return the planned placements of gated pods by their claims; None if one of them is no longer valid.
+    """Return the placements of gated pods by their claims; None if any is not valid.
 
     Args:
         picture: The cluster.
         members: One pod, or all pods of a gang that have claims.
         gated: The pods whose gates are to be removed.
-        gang: What the pods of the gang ask for as a whole; None for one pod.
+        gang: What the pods of the gang request as a whole; None for one pod.
 
     Raises:
-        WordError: A member asks for something that no gang can have.
+        WordError: A member has a request that no gang can make.
     """
     if gang is not None:
         return gang_plan.revalidate(picture, members, gated, gang)

@@ -1,7 +1,7 @@
-"""What it costs to end workloads, and how little it can cost on one node. Pure; sizes are what is asked for of a node.
+"""Computes the cost of ending workloads, and a lower bound of it on one node. Pure.
 
-One cost is less than another if its highest priority is lower, then if it is of fewer workloads, then if less GPU time
-is lost: a workload of higher priority is never ended to spare two of lower.
+A cost is compared by the highest priority, then by the number of workloads, then by the lost GPU time. So a workload of
+higher priority is never ended to spare two of lower priority.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Cost(NamedTuple):
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """A workload, as far as it counts on one node.
+    """The part of a running workload on one node, for the search of victims.
 
     Attributes:
         key: The workload.
-        priority: What its priority counts.
-        lost_s: The GPU-seconds that are lost with all of it.
-        frees: What of each amount that is lacked it has on the node.
-        gpus: How many of its GPUs it has something of.
+        priority: Its priority, limited to the highest that its tenant may use.
+        lost_s: The GPU-seconds that are lost if the whole workload ends.
+        frees: How much the end of the workload frees on the node, for each amount that the node lacks.
+        gpus: How many GPUs of the node it uses, whole or in part.
     """
 
     key: Key
@@ -51,7 +51,10 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 def cost_of(pieces: Collection[Piece]) -> Cost:
-    """Return what it costs to end these, at least one."""
+    """Return the cost of ending some workloads, at least one.
+
+    Each of ``pieces`` is a workload's part on one node.
+    """
     return Cost(
         max(piece.priority for piece in pieces),
         len(pieces),
@@ -60,13 +63,13 @@ def cost_of(pieces: Collection[Piece]) -> Cost:
 
 
 def least(pieces: Sequence[Piece], lacked: Sequence[int]) -> Cost | None:
-    """Return a lower bound of the cost of freeing what a node lacks; None if impossible.
+    """Return a lower bound of the cost to free what a node lacks; None if impossible.
 
-    No set of workloads that frees it costs less. Perhaps each set costs more.
+    No set of workloads that frees enough costs less. It is possible that each of these sets costs more.
 
     Args:
-        pieces: The workloads that can end, each as far as it is on the node.
-        lacked: How much of each resource the node has too little; ``Piece.frees`` has the same order.
+        pieces: The workloads that can end, each with its part on the node.
+        lacked: How much of each resource the node lacks; ``Piece.frees`` has the same order.
     """
     # 1. The highest priority that has to end. Workloads end from the lowest priority up: count how many must end to
     #    free each amount. The amount that needs most of them decides.
@@ -109,7 +112,14 @@ def _fewest(sizes: list[int], amount: int) -> int:
 
 
 def choices(pieces: Sequence[Piece], lacked: Sequence[int]) -> Iterator[tuple[Piece, ...]]:
-    """Yield all choices of a few victims that free what is lacked, the one of the lowest cost first."""
+    """Yield the sets of victims that free what a node lacks, cheapest first.
+
+    The number of sets doubles with each workload, so call this only for few.
+
+    Args:
+        pieces: The workloads that can end, each with its part on the node.
+        lacked: How much of each resource the node lacks; ``Piece.frees`` has the same order.
+    """
     priorities = sorted({piece.priority for piece in pieces})
     for priority in priorities:
         within = [piece for piece in pieces if piece.priority <= priority]

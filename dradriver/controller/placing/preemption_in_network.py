@@ -1,11 +1,12 @@
-"""Which workloads to preempt for a gang: those of one part of the network, as near and as cheap as there is.
+"""Chooses which workloads to preempt for a gang: in one section of the network, as near and cheap as possible.
 
-``preemption_plan`` asks for it. The search takes these steps:
+``preemption_plan`` calls it. The search takes these steps:
 
-1. The lowest priority with which there are places at all decides.
-2. The narrowest part of the network that has room comes first, and of several the one that costs least.
-3. In a part, the nodes come first that cost least for each pod.
-4. The gang is placed as if all workloads of these nodes had ended. Those end that use something of its places.
+1. Allow only victims up to a priority: the lowest with which there are places at all.
+2. Try the narrowest section of the network with enough room first, and of several the cheapest.
+3. In a section, take the nodes first that cost least for each pod.
+4. Place the gang as if all workloads of these nodes had ended. Then only workloads end that use something of its
+   places.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ CLUSTER: Final = "cluster"
 
 
 class _Room(msgspec.Struct):
-    """A node on which workloads up to a priority have ended: for how many pods it has GPUs, and what each pod costs."""
+    """How many pods a node can have after workloads up to a priority have ended.
+
+    ``pods`` counts by GPUs alone. ``cost`` has two numbers for each of these pods: workloads to end and GPU-seconds
+    lost. ``pieces`` are the workloads to end.
+    """
 
     name: str
     pods: int
@@ -38,7 +43,10 @@ class _Room(msgspec.Struct):
 
 
 def in_one_part(search: Search) -> Found | None:
-    """Return the places of a gang for which least has to end in the narrowest part; None if there are none."""
+    """Return the cheapest places of a gang in the narrowest network section that has any.
+
+    ``search`` has the gang, and simulates that workloads end. Returns None if there are no places.
+    """
     gang = search.gang
     assert gang is not None, "single pods are searched for on one node"
     least = gang.least or len(search.members)
@@ -57,7 +65,10 @@ def in_one_part(search: Search) -> Found | None:
 
 
 def _free_rooms(search: Search) -> dict[str, _Room]:
-    """Return the nodes that have room for pods although no workload ends there."""
+    """Return by name the nodes with free GPUs for the pods of ``search``.
+
+    No workload has to end for these.
+    """
     snapshot, fleet = search.snapshot, search.snapshot.fleet
     rooms = {}
     for row in snapshot.narrowed(snapshot.eligible(search.wish.ask)).nonzero()[0]:
@@ -68,7 +79,10 @@ def _free_rooms(search: Search) -> dict[str, _Room]:
 
 
 def _room(search: Search, node: PreemptionNode, priority: int) -> _Room:
-    """Return the room of a node once the workloads up to a priority have ended there."""
+    """Return how many pods a node can have without its workloads up to ``priority``.
+
+    ``node`` has the workloads that can end, ``search`` the waiting pods.
+    """
     pieces = sorted((piece for piece in node.pieces if piece.priority <= priority), key=lambda piece: piece.lost_s)
     pods = (node.free + sum(piece.gpus for piece in pieces)) // search.gpus
     if not pods:
@@ -78,11 +92,16 @@ def _room(search: Search, node: PreemptionNode, priority: int) -> _Room:
 
 
 def _parts(search: Search, rooms: Mapping[str, _Room], gang: GangTerms, least: int) -> Iterator[list[_Room]]:
-    """Yield sets of nodes that may hold a gang, the narrowest part of the network first.
+    """Yield lists of nodes that may have room for a gang, narrow network sections first.
 
-    The last part is the whole cluster. For each part its cheapest nodes come first, and then all of them.
+    For each section there are up to two lists: its cheapest nodes, and all its nodes. The last section is the whole
+    cluster.
 
-    For each part its cheapest nodes come first, and then all of them.
+    Args:
+        search: The search.
+        rooms: For each node by name, how many pods it can have, and at what cost.
+        gang: What the gang requests as a whole. If it requires a network level, no wider section is used.
+        least: How many pods a section must have room for.
     """
     picture, namespace = search.picture, search.wish.claim[0]
     picture.fleets.locate(picture.nodes.labels(), namespace)
@@ -119,7 +138,10 @@ def _parts(search: Search, rooms: Mapping[str, _Room], gang: GangTerms, least: i
 
 
 def _cheapest(rooms: list[_Room], pods: int) -> tuple[list[_Room], list[_Room]]:
-    """Return the cheapest nodes that have room for so many pods, with half as many more; and all, cheapest first."""
+    """Return the cheapest nodes with room for ``pods`` pods, and all nodes, cheapest first.
+
+    ``rooms`` has a node's room and cost in each entry. The first list has 1.5 times as many nodes as are needed.
+    """
     ordered = sorted(rooms, key=lambda room: (room.cost, -room.pods, room.name))
     count = at = 0
     while at < len(ordered) and count < pods:
@@ -129,16 +151,23 @@ def _cheapest(rooms: list[_Room], pods: int) -> tuple[list[_Room], list[_Room]]:
 
 
 def _cost(rooms: Sequence[_Room]) -> tuple[float, float, int]:
-    """Return the sort key of some nodes: workloads to end, GPU-seconds to lose, nodes."""
+    """Return a sort key of some nodes: workloads to end, GPU-seconds lost, number of nodes.
+
+    ``rooms`` has an entry for each node.
+    """
     workloads = sum(len(room.pieces) for room in rooms)
     return float(workloads), sum(room.cost[1] * room.pods for room in rooms), len(rooms)
 
 
 def _in_part(search: Search, rooms: Sequence[_Room]) -> Found | None:
-    """Return a gang's places on some nodes for the fewest victims; None if there are none."""
+    """Return a gang's places on some nodes, and few victims; None without places.
+
+    ``rooms`` has the nodes, and the workloads to end there. First ``search`` simulates that all of these end. Then it
+    spares those that the places do not need.
+    """
 
     def simulate(pieces: Collection[Piece]) -> dict[Member, Placement] | None:
-        """Return the places once these workloads have ended."""
+        """Return the gang's places after the workloads of ``pieces`` have ended, or None."""
         ended = [pod for victim in search.victims(pieces) for pod in victim.pods]
         return search.places(search.snapshot, [*search.scene.ending, *ended])
 
@@ -178,6 +207,9 @@ def _in_part(search: Search, rooms: Sequence[_Room]) -> Found | None:
 
 
 def _users(search: Search, pieces: Collection[Piece], places: Mapping[Member, Placement]) -> frozenset[Key]:
-    """Return which of these workloads use GPUs of the places."""
+    """Return the workloads that use GPUs of the places: only these must really end.
+
+    ``pieces`` are the parts of workloads on single nodes.
+    """
     taken = {device for place in places.values() for device in place.taken}
     return frozenset(workload.key for workload in search.victims(pieces) if not taken.isdisjoint(workload.devices))

@@ -1,10 +1,11 @@
-"""Which workloads to preempt for a single pod: those of one node that cost least.
+"""Chooses which workloads to preempt for a single pod: the cheapest ones of one node.
 
-``preemption_plan`` asks for it. The search takes these steps:
+``preemption_plan`` calls it. The search takes these steps:
 
 1. Each node gets a lower bound of the cost (``preemption_cost.least``).
-2. The node with the lowest bound is searched, by simulations. Then the next one, until a bound exceeds the best cost.
-3. The pod can go to other nodes with such workloads, too: a later preemption may need them.
+2. The nodes are searched by simulations, lowest bound first, until a bound exceeds the best cost.
+3. The placement also names other nodes with workloads that could end. If these victims cannot be ended, a later
+   preemption uses another of these nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ MOST_KEPT_TO: Final = 64
 
 
 class _Option(NamedTuple):
-    """Workloads of a node that can end, and the place that there is then; the better of two comes first."""
+    """Workloads of a node to end, and the place that becomes free.
+
+    The smaller of two options is the better one.
+    """
 
     cost: Cost
     score: float  # of the place, negated
@@ -39,7 +43,10 @@ class _Option(NamedTuple):
 
 
 def on_one_node(search: Search) -> Found | None:
-    """Return the cheapest place for a single pod by preemption; None if there is none."""
+    """Return the cheapest place for a single pod by preemption; None if there is none.
+
+    ``search`` has the pod, and simulates that workloads end.
+    """
     # ``lacks`` is how much the node has too little of GPUs and each resource. ``least`` returns a lower bound of the
     # cost of freeing that; None if all workloads of the node together do not have it.
     bounds = [
@@ -80,7 +87,10 @@ def on_one_node(search: Search) -> Found | None:
 
 
 class _NodeSearch:
-    """Looks for the workloads of one node that cost least. ``tries`` is the number of simulations so far."""
+    """Searches one node for the cheapest workloads to end. ``tries`` counts its simulations.
+
+    There are at most ``most`` simulations.
+    """
 
     def __init__(self, search: Search, node: PreemptionNode, most: int) -> None:
         self._search, self._node, self._most = search, node, most
@@ -89,10 +99,10 @@ class _NodeSearch:
         self.tries = 0
 
     def cheapest(self) -> _Option | None:
-        """Return the option of the node that costs least; None if there is none.
+        """Return the cheapest option of the node; None if there is none.
 
-        Sets of workloads are simulated in the order of their cost. If there are too many sets, all workloads end in the
-        simulation, and are spared one by one.
+        Sets of workloads are simulated in the order of their cost. If there are too many sets, the simulation begins
+        with the end of all workloads, and then spares them one by one.
         """
         pieces = self._node.pieces
         if len(pieces) > FEW:
@@ -112,14 +122,17 @@ class _NodeSearch:
         return best
 
     def _all_but_spared(self) -> _Option | None:
-        """Let all workloads end, and spare one after the other, the most expensive first."""
+        """Return an option in which all workloads end except those that can be spared.
+
+        The most expensive workload is spared first. None if even all workloads together free too little.
+        """
         pieces = sorted(self._node.pieces, key=lambda piece: (-piece.priority, -piece.lost_s, piece.key))
         return self._option(*spared(pieces, self._simulate(pieces), pieces, self._simulate))
 
     def _simulate(self, pieces: Collection[Piece]) -> dict[Member, Placement] | None:
-        """Return the place once these workloads have ended; None if there is none.
+        """Return the pod's place after these workloads have ended; None if there is none.
 
-        Without any of them there is none: otherwise the pod would not need a preemption.
+        If ``pieces`` is empty, the result is None: the caller knows that the pod has no place without preemption.
         """
         if not pieces:
             return None

@@ -1,7 +1,7 @@
-"""Which workloads to preempt for one that finds no place: simulated first, so that none ends in vain.
+"""Plans which workloads to preempt for a workload without a place, by simulations, so that none ends in vain.
 
-The simulation asks ``plan`` on the cluster as it would be without those workloads: without their GPUs, CPU, memory and
-pod slots. All other pods stay, also those without GPUs. ``loop/preemption.py`` asks for it. Pure.
+The simulation calls ``plan`` for the cluster without some running workloads: without their GPUs, CPU, memory and pod
+slots. All other pods stay, also those without GPUs. ``loop/preemption.py`` calls it. Pure.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def plan_preemption(
     *,
     avoid: Collection[str] = (),
 ) -> Found | None:
-    """Return the places for which preemption costs least; None if it does not help.
+    """Return the places with the cheapest victims; None if preemption does not help.
 
     Args:
-        picture: The cluster.
-        members: The pods that want places, in the order of their ranks; none of them has a claim.
-        scene: What can be preempted. Only whole GPUs are looked for, in claims that no pods share.
-        gang: What the pods of a gang ask for as a whole; None for a single pod.
+        picture: The cluster cache.
+        members: The pods that need places, in the order of their ranks; none of them has a claim.
+        scene: The workloads that can be preempted, and pods that end already.
+        gang: What the pods of a gang request as a whole; None for a single pod.
         avoid: Nodes that are left out.
     """
     if any(not isinstance(member.wish.request, Whole) or member.wish.shared for member in members):

@@ -1,4 +1,4 @@
-"""What the searches for a preemption share: the running workloads, what they free on each node, and the simulation.
+"""The common parts of both preemption searches: running workloads, what they free on each node, and the simulation.
 
 ``preemption_on_node`` and ``preemption_in_network`` choose which workloads to try. Pure.
 """
@@ -27,13 +27,14 @@ from dradriver.queue.placement_request import PlacementRequest
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """What runs, as far as it can be preempted for one workload that waits.
+    """The running workloads that may be preempted for one waiting workload.
 
     Attributes:
-        workloads: Workloads that can be preempted, each with the priority that counts. All are below the waiting one's.
-        ending: Pods that end already.
+        workloads: The workloads, each with its priority, limited to the highest that its tenant may use. It is below
+            the priority of the waiting workload.
+        ending: Pods that are already being deleted.
         now: The time, seconds since the epoch.
-        whose: For whom the GPUs are reserved that the waiting workload may have.
+        whose: The names of the reservations whose GPUs the waiting workload may use.
     """
 
     workloads: Sequence[tuple[Workload, int]]
@@ -43,17 +44,17 @@ class Scene(msgspec.Struct, frozen=True):
 
     @property
     def grace_s(self) -> float:
-        """The longest termination grace period of the workloads that the preemption search chose."""
+        """The longest termination grace period of the scene's workloads, in seconds."""
         return max((workload.grace_s for workload, _ in self.workloads), default=0.0)
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Places that are free once some workloads have ended.
+    """The result of a search: places that are free once some workloads have ended.
 
     Attributes:
         places: The place of each pod.
         victims: The workloads to preempt.
-        ending: Pods that end already and use something on the nodes of the places.
+        ending: Pods on the nodes of the places that are already being deleted. Their resources are needed, too.
     """
 
     places: dict[Member, Placement]
@@ -66,9 +67,9 @@ class PreemptionNode(msgspec.Struct):
 
     Attributes:
         name: The name of the node.
-        free: The number of GPUs that the pod may have and that are free, or used by pods that end already.
-        lacks: How much is missing of each amount of which the node has too little: 0 stands for GPUs, 1 for the first
-            amount of the request.
+        free: How many GPUs the pod could have now. GPUs of pods that are already being deleted count as free.
+        lacks: How much of each resource is missing for the pod. The key 0 stands for GPUs, 1 for the first amount of
+            the request, and so on. Resources that are not missing are left out.
         closed: GPUs that the pod may not have: of other partitions, or reserved for others.
         pieces: The workloads that can be preempted there.
     """
@@ -84,14 +85,14 @@ class Search:
     """Simulates that workloads end, and asks ``plan`` for places.
 
     Attributes:
-        picture: The cluster.
+        picture: The cluster cache.
         snapshot: The cluster without the nodes to avoid.
-        members: The pods that want places.
-        gang: What the pods of a gang ask for as a whole; None for a single pod.
-        wish: What the pod asks for that wants the most GPUs.
-        gpus: How many GPUs that pod wants.
-        scene: What runs; ``ending`` has the pods whose GPUs these members can have.
-        ending: The same pods, by node.
+        members: The pods that need places.
+        gang: What the gang requests as a whole; None for a single pod.
+        wish: The request of the pod with the most GPUs.
+        gpus: How many GPUs that pod requests.
+        scene: The running workloads. Its ``ending`` has only pods whose GPUs these members can have.
+        ending: The pods of ``scene.ending``, by node.
     """
 
     def __init__(
@@ -102,7 +103,15 @@ class Search:
         gang: GangTerms | None,
         avoid: Collection[str],
     ) -> None:
-        """See ``plan_preemption``."""
+        """Prepare a search.
+
+        Args:
+            picture: The cluster cache.
+            members: The pods that need places.
+            scene: The workloads that can be preempted, and pods that end already.
+            gang: What the gang requests as a whole; None for a single pod.
+            avoid: Nodes that are left out.
+        """
         self.picture, self.members, self.gang = picture, members, gang
         self.scene = msgspec.structs.replace(scene, ending=_ending_for(picture, members, scene.ending))
         self.wish = max((member.wish for member in members), key=_gpus)
@@ -112,22 +121,31 @@ class Search:
         self._workloads = {workload.key: workload for workload, _ in scene.workloads}
 
     def places(self, snapshot: Snapshot, ended: Sequence[WorkloadPod]) -> dict[Member, Placement] | None:
-        """Return the places that the preemption search finds once some pods have ended; None if there are none."""
+        """Return the members' places after some pods have ended; None if there are none.
+
+        ``snapshot`` has the nodes to search.
+        """
         try:
             return plan(without(snapshot, ended), self.members, self.gang, most=1)
         except (NoPlaceError, WordError):
             return None
 
     def victims(self, pieces: Iterable[Piece]) -> list[Workload]:
-        """Return the workloads of these pieces of a preemption search."""
+        """Return the workloads to which these pieces belong: their parts on single nodes."""
         return [self._workloads[piece.key] for piece in pieces]
 
     def is_too_many(self, pieces: Iterable[Piece], ending: Collection[WorkloadPod]) -> bool:
-        """Return whether a claim cannot name all pods of these workloads and those that end already."""
+        """Return whether victims and ending pods are too many for a claim to name.
+
+        ``pieces`` are the victims' parts on single nodes.
+        """
         return sum([len(victim.pods) for victim in self.victims(pieces)]) + len(ending) > MOST_VICTIMS
 
     def candidates(self) -> list[PreemptionNode]:
-        """Return the nodes that can have the largest pod, each with the workloads that can be preempted there."""
+        """Return the nodes on which the largest pod could have a place by preemption.
+
+        Each has the workloads that can be preempted there.
+        """
         now, fleet, resources = self.scene.now, self.snapshot.fleet, [resource for resource, _ in self.wish.ask.amounts]
         is_open, left = self.snapshot.narrowed(self.snapshot.open(self.wish.ask)), self.snapshot.left(resources)
         nodes: dict[str, PreemptionNode] = {}
@@ -147,13 +165,15 @@ class Search:
         return list(nodes.values())
 
     def _node(self, name: str, fleet: Fleet, is_open: Bools, left: Ints) -> PreemptionNode | None:
-        """Return a node with what it lacks for the largest pod, without workloads; None if the pod cannot use it.
+        """Return a node with the amounts that it lacks for the largest pod.
+
+        Its ``pieces`` are empty. None if the pod may not use the node.
 
         Args:
             name: The node.
             fleet: The GPUs.
-            is_open: The nodes that the pod may use, whatever is free there: (rows,).
-            left: What nodes have left of the requested resources: (rows, resources).
+            is_open: A mask of the nodes that the pod may use, even if nothing is free there: (rows,), one row per node.
+            left: How much each node has left of the requested resources: (rows, resources).
         """
         row, requested = self.picture.nodes.find(name), self.wish.ask.amounts
         if row is None or not is_open[row] or name in self.picture.inventory.aside or name not in fleet.nodes:
@@ -169,7 +189,10 @@ class Search:
         return PreemptionNode(name, available[0], lacks, closed, [])
 
     def _closed(self, node: str) -> frozenset[Device]:
-        """Return the GPUs of a node that the pods may not have: of other partitions, or reserved for others."""
+        """Return the GPUs of a node that the members may not have.
+
+        They belong to partitions of other tenants, or are reserved for other workloads.
+        """
         inventory, mine = self.picture.inventory, self.picture.fleets.open_to(self.wish.claim[0], node)
         pool, reserved = inventory.pool(node), inventory.reserved
         if pool is None or (mine is None and not reserved.by_node):
@@ -183,7 +206,7 @@ class Search:
 
 
 def without(snapshot: Snapshot, pods: Sequence[WorkloadPod]) -> Snapshot:
-    """Return the snapshot of a preemption search as if some pods were gone."""
+    """Return the snapshot as it would be without some pods and their claims."""
     claims = (pod.claim.key for pod in pods if pod.claim is not None)
     return snapshot.without(claims, ((pod.node, pod.amounts) for pod in pods))
 
@@ -194,13 +217,15 @@ def spared(
     order: Iterable[Piece],
     simulate: Callable[[list[Piece]], dict[Member, Placement] | None],
 ) -> tuple[list[Piece], dict[Member, Placement] | None]:
-    """Let workloads run on, one by one, as long as there are places; return those that have to end, and the places.
+    """Remove victims one by one while there are still places.
+
+    Returns the victims that have to end, and the places.
 
     Args:
-        pieces: The workloads that end at first.
-        places: The places that there are then.
-        order: Those that are tried, in this order.
-        simulate: Returns the places once some workloads have ended; None if there are none.
+        pieces: All victims.
+        places: The places if all victims end; None if there are none.
+        order: The victims to remove, in this order.
+        simulate: Returns the places after some workloads have ended; None if there are none.
     """
     for piece in order:
         fewer = [other for other in pieces if other is not piece]
@@ -210,9 +235,9 @@ def spared(
 
 
 def _ending_for(picture: Picture, members: Sequence[Member], ending: Sequence[WorkloadPod]) -> list[WorkloadPod]:
-    """Return the ending pods whose GPUs some members can have.
+    """Return those of the ending pods whose GPUs some member can have.
 
-    The GPUs of a lost pod are kept while its gang runs on. Only the pod that replaces it can have them.
+    The GPUs of a lost pod are kept while its gang runs. Only the pod that replaces it can have them.
     """
     memberships = [membership for member in members if (membership := picture.gangs.of(member.key)) is not None]
     places = [picture.kept_places.find(membership.gang, membership.member.rank) for membership in memberships]
@@ -229,10 +254,10 @@ def _gpus(wish: PlacementRequest) -> int:
 
 
 def _gpus_of(pods: Sequence[WorkloadPod], closed: Set[Device]) -> int:
-    """Return how many GPUs are free once some pods have ended, without those that are closed."""
+    """Return how many GPUs become free when some pods end, without those in ``closed``."""
     return sum([len(pod.devices.keys() - closed) if closed else len(pod.devices) for pod in pods])
 
 
 def _amount_of(pods: Sequence[WorkloadPod], resource: str) -> int:
-    """Return how much of a resource of its node is free once some pods have ended."""
+    """Return how much of one resource becomes free when some pods of a node end."""
     return sum([pod.amounts.get(resource, 0) for pod in pods])

@@ -1,4 +1,4 @@
-"""Ranks sets of GPUs on nodes for a pod, the best first; says why if there are none.
+"""Ranks sets of GPUs on nodes for a pod, best first, and explains if there are none.
 
 ``decide`` calls this module; the gang plan uses its texts.
 """
@@ -19,20 +19,21 @@ from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.controller.placing.node_limit import Choices, NodeLimit, NodeLimitError, Rank
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.reason import Cause
+from dradriver.reason import Cause, sentences
 
 AMONG: Final = 4  # times as many nodes are ranked as a pod gets, so that they need not be all alike
 UNKNOWN_KIND: Final = "GPUs not assessed yet"  # a new kind of machine, whose tables are being made
-UNPLACED: Final = "GPUs on which nothing is placed"  # of a machine that is too large
+UNPLACED: Final = "GPUs that the controller cannot place pods on"  # of a machine that is too large
 _RULES: Final = 3  # that a reason names
-_UNHEALTHY: Final = "; unhealthy GPUs are left out, which gputopo health lists"
-_RESERVED: Final = "; GPUs are left out that are reserved for one that has waited for longer"
+_UNHEALTHY: Final = "Unhealthy GPUs are left out, gputopo health lists them"
+_RESERVED: Final = "GPUs that are reserved for a workload that has waited longer are left out"
 
 
 def eligible(snapshot: Snapshot, wish: PlacementRequest) -> Bools:
-    """Return the nodes to rank for a pod: those that it fits on, (rows,).
+    """Return a mask of the nodes on which a pod fits: (rows,).
 
-    Nodes must have enough free resources, and the pod's rules about other pods must hold there.
+    The nodes have enough free resources other than GPUs, and the pod's rules about other pods hold there. There is one
+    row per node.
     """
     picture, fit = snapshot.picture, snapshot.eligible(wish.ask)
     if wish.rules is not None:
@@ -49,20 +50,20 @@ def rank(
     Args:
         snapshot: The cluster.
         wish: What the pod requests.
-        fit: The nodes to search: (rows,).
+        fit: A mask of the nodes to search: (rows,), one row per node.
         limits: The limits of the features that the pod uses.
-        most: How many nodes the pod may use. Several times as many are returned.
+        most: How many nodes the placement may name. Sets of up to four times as many nodes are returned.
 
     Raises:
-        NoPlaceError: There is no set. The message does not change with every event: it has no figures of the moment.
+        NoPlaceError: There is no set. Its message has no numbers that change with every event.
     """
     picture, fleet = snapshot.picture, snapshot.fleet
     # ``aside``: nodes with GPUs that are not in the fleet yet, because their kind of machine is not assessed.
     if not fit.any():
         if not picture.inventory.fleet.nodes and not picture.inventory.aside:
-            raise NoPlaceError("no node offers GPUs of this driver", cause=Cause.NEVER)
+            raise NoPlaceError("No node offers GPUs of this driver", cause=Cause.NEVER)
         left_out = _all_causes(snapshot, wish, fit, limits) or "none is left"
-        raise NoPlaceError(f"no node with GPUs can run this pod: {left_out}", cause=Cause.NODES)
+        raise NoPlaceError(f"No node with GPUs can run this pod: {left_out}", cause=Cause.NODES)
 
     # 1. The best sets.
     try:
@@ -88,28 +89,40 @@ def rank(
 def _explained(
     snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit], error: NoPlaceError
 ) -> NoPlaceError:
-    """Return an error of the allocator with the nodes and GPUs that it was not offered, and why."""
+    """Return the allocator's error, extended by why nodes and GPUs were left out.
+
+    The allocator does not know the nodes and GPUs that were not offered to it. It was offered the nodes ``fit``, after
+    ``limits`` left out some.
+    """
     picture = snapshot.picture
     left_out = _all_causes(snapshot, wish, fit, limits)
-    nodes_text = f"; nodes left out: {left_out}" if left_out else ""
+    nodes_text = f"Nodes left out: {left_out}" if left_out else ""
     kept_text = kept_for_others(snapshot, wish, fit)
     fraction_text = "" if isinstance(wish.request, Whole) else _lacks(picture)
     is_kept = bool(kept_text) and error.cause is not Cause.NEVER
-    return NoPlaceError(
-        f"{error.stable}{nodes_text}{unhealthy_text(picture, fit)}{_tainted(picture)}{kept_text}{fraction_text}",
-        cause=Cause.RESERVED if is_kept else error.cause,
-    )
+    return error.without_figures.more(
+        nodes_text, unhealthy_text(picture, fit), _tainted(picture), kept_text, fraction_text,
+        cause=Cause.RESERVED if is_kept else None,
+    )  # fmt: skip
 
 
 def _first_of(first: Choices, others: Choices, most: int) -> Choices:
-    """Return all of the first sets, filled up to ``most`` with others of other nodes."""
+    """Return all sets of ``first``, and after them sets of other nodes.
+
+    Sets of ``others`` are added while there are fewer than ``most``.
+    """
     nodes = {choice.node for choice in first}
     on_other_nodes = [choice for choice in others if choice.node not in nodes]
     return [*first, *on_other_nodes[: max(0, most - len(first))]]
 
 
 def _as_good(choice: Choice | PartChoice, best: Choice | PartChoice) -> bool:
-    """Return whether a set's GPUs are linked as well as the best set's, and as many preferences are met."""
+    """Return whether the set of GPUs in ``choice`` is as good as that in ``best``.
+
+    The link level between the GPUs and the preferences count.
+
+    For MIG slices and shares it is always True.
+    """
     if isinstance(choice, Choice) and isinstance(best, Choice):
         return (choice.level, choice.fallback) == (best.level, best.fallback)
     return True
@@ -118,7 +131,10 @@ def _as_good(choice: Choice | PartChoice, best: Choice | PartChoice) -> bool:
 def _ranked(
     picture: Picture, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit], *, most: int, fleet: Fleet
 ) -> Choices:
-    """Return the best sets of a fleet's GPUs, within the limits."""
+    """Return the best sets of a fleet's GPUs on the nodes ``fit``, after all limits.
+
+    ``most`` is how many nodes the placement may name; more are ranked.
+    """
     rank: Rank = partial(_ranked_alone, picture, wish, most)
     for limit in limits:
         rank = partial(limit.ranked, picture, wish, rank)
@@ -126,7 +142,10 @@ def _ranked(
 
 
 def _ranked_alone(picture: Picture, wish: PlacementRequest, most: int, fit: Bools, fleet: Fleet) -> Choices:
-    """Return the best sets of a fleet's GPUs, by the GPUs alone."""
+    """Return the best sets of a fleet's GPUs on the nodes ``fit``, without any limit.
+
+    ``most`` is how many nodes the placement may name; more are ranked.
+    """
     if not isinstance(wish.request, Whole):
         tenant = picture.inventory.tenant(wish.claim[0])
         return fleet.rank(wish.request, eligible=fit, limit=most * AMONG, explain=False, tenant=tenant)
@@ -136,49 +155,58 @@ def _ranked_alone(picture: Picture, wish: PlacementRequest, most: int, fit: Bool
 
 
 def kept_for_others(snapshot: Snapshot, wish: PlacementRequest, fit: Bools) -> str:
-    """Return which GPUs of some nodes are kept from a pod, as a part of a reason; empty for none.
+    """Return as text which GPUs are kept from a pod on some nodes; or empty.
 
-    Partitions of tenants keep GPUs, and reservations for pods and gangs that have waited for longer.
+    GPUs are kept in partitions of other tenants, and by reservations for workloads that have waited longer.
 
     Args:
         snapshot: The cluster.
-        wish: What the pod requests.
-        fit: The nodes: (rows,).
+        wish: The pod's request.
+        fit: A mask of the nodes: (rows,), one row per node.
     """
     picture = snapshot.picture
-    partition = picture.fleets.bound(wish.claim[0], fit)
-    partition_text = f"; left out are {partition}, by the policies file" if partition else ""
+    partition_text = picture.fleets.bound(wish.claim[0], fit)
     is_reserved = snapshot.is_plain and (fit & picture.nodes.named(picture.inventory.reserved.by_node)).any()
-    return partition_text + (_RESERVED if is_reserved else "")
+    return sentences(partition_text, _RESERVED if is_reserved else "")
 
 
 def unhealthy_text(picture: Picture, fit: Bools) -> str:
-    """Return that some nodes have unhealthy GPUs, which no pod gets, as a part of a reason; empty if none has.
+    """Return a sentence that unhealthy GPUs are left out; empty if these nodes have none.
 
     Args:
         picture: The cluster cache.
-        fit: The nodes: (rows,).
+        fit: A mask of the nodes: (rows,), one row per node.
     """
     return _UNHEALTHY if (fit & picture.nodes.named(picture.inventory.unhealthy)).any() else ""
 
 
 def _tainted(picture: Picture) -> str:
-    """Return which rules taint GPUs, as a part of a reason."""
+    """Return a sentence with the DeviceTaintRules whose GPUs are left out; empty for none."""
     rules = picture.offered.taint_rules.tainting()
     more = " and others" if len(rules) > _RULES else ""
-    return f"; GPUs are left out that DeviceTaintRule {', '.join(rules[:_RULES])}{more} taints" if rules else ""
+    return f"GPUs tainted by DeviceTaintRule {', '.join(rules[:_RULES])}{more} are left out" if rules else ""
 
 
 def _lacks(picture: Picture) -> str:
-    """Return, as a part of a reason, what fractions of GPUs need in slices and the API server does not store."""
+    """Return a sentence with the ResourceSlice fields that the API server does not store.
+
+    Only fields that fractions of GPUs need are named. Empty if the server stores all of them.
+    """
     lacking = sorted(picture.inventory.lacks() & {"shares", "counters"})
     if not lacking:
         return ""
-    return f"; the API server keeps no {' and no '.join(lacking)} in slices: Kubernetes has them from 1.36 on"
+    return f"The API server does not store {' and '.join(lacking)} in slices, Kubernetes 1.36 and later do"
 
 
 def any_aside(picture: Picture, fit: Bools) -> bool:
-    """Return whether a node to be ranked is set aside: nothing is placed there until its tables are made."""
+    """Return whether the GPUs of any of these nodes are not assessed yet.
+
+    The controller first computes the sets of GPUs of a new type of machine. Until then it places no pod on its nodes.
+
+    Args:
+        picture: The cluster cache.
+        fit: A mask of the nodes: (rows,), one row per node.
+    """
     rows = (picture.nodes.find(node) for node in picture.inventory.aside)
     return any(row is not None and fit[row] for row in rows)
 
@@ -186,13 +214,15 @@ def any_aside(picture: Picture, fit: Bools) -> bool:
 def causes(
     snapshot: Snapshot, wish: PlacementRequest, limits: Sequence[NodeLimit], *, only: Bools | None = None
 ) -> list[str]:
-    """Return why nodes are left out for a pod, in words; see ``eligible``.
+    """Return texts that say why nodes are left out for a pod.
+
+    The nodes are those that ``eligible`` or a limit leaves out.
 
     Args:
         snapshot: The cluster.
         wish: What the pod requests.
         limits: The limits of the features that the pod uses.
-        only: The nodes that are looked at, (rows,); None for all.
+        only: A mask of the nodes to explain: (rows,), one row per node; None for all.
     """
     picture, open_nodes = snapshot.picture, snapshot.open(wish.ask)
     if only is not None:
@@ -209,6 +239,9 @@ def causes(
 
 
 def _all_causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit]) -> str:
-    """Return why nodes are left out for a pod, as a list in words; empty if none is."""
+    """Return why nodes are left out, as text with commas; empty if none are.
+
+    ``limits`` leave out nodes, as do GPUs of ``fit`` that are not assessed yet.
+    """
     unknown = [UNKNOWN_KIND] if any_aside(snapshot.picture, fit) else []
     return ", ".join(sorted([*causes(snapshot, wish, limits), *unknown]))

@@ -1,4 +1,7 @@
-"""Which sets of GPUs could be reserved for one that waits, and who is on them until when."""
+"""Finds sets of GPUs that can be reserved for a waiting workload, and until when other pods use them.
+
+``Reservations`` calls it.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +45,25 @@ _FREE: Final[Ready] = (0, 0.0)
 
 
 class Reservable:
-    """Looks at the picture as if all GPUs were free."""
+    """Finds sets of GPUs that can be reserved, whether or not they are free now.
+
+    A set is better the sooner its present users end.
+    """
 
     def __init__(self, picture: Picture, clock: Callable[[], float]) -> None:
-        """``clock`` gives seconds since the epoch."""
+        """Make a search in ``picture``; ``clock`` gives seconds since the epoch."""
         self._picture, self._clock = picture, clock
 
     def is_for(self, workload: PendingWorkload) -> bool:
         """Return whether GPUs can be reserved for a workload.
 
-        It must request whole GPUs, not shared and without NICs: when NICs become free is not known, so GPUs would stand
-        idle. All its pods that need a place must wait at their gates. A pod that joins a running gang gets no
-        reservation, because its place is near the others, and a gang of which some pods have places neither.
+        All of these must hold:
+
+        * It requests whole GPUs, without sharing a claim, and no NICs. When NICs become free is not known, so reserved
+          GPUs could stay idle.
+        * All its pods that need a place have their scheduling gates.
+        * It is not a pod that joins a running gang: the place of this pod must be near the gang.
+        * It is not a gang of which some pods have places.
         """
         try:
             wishes = [member.wish for member in workload.asking]
@@ -67,12 +77,20 @@ class Reservable:
         return not any(gang_plan.is_placed(self._picture, member) for member in workload.members)
 
     def current(self, gpus: Sequence[Device], besides: Iterable[Key] = ()) -> Candidate:
-        """Return a set of GPUs with the pods that use it now, without the claims in ``besides``."""
+        """Return the GPUs ``gpus`` with the claims that use them now.
+
+        Claims in ``besides`` are left out.
+        """
         ends = _Ends(self._picture, self._clock())
         return ends.candidate(gpus, frozenset(besides))
 
     def lost(self, workload: PendingWorkload, allowance: Allowance, gpus: Sequence[Device]) -> list[Device]:
-        """Return those GPUs of a reservation that its workload cannot have, even if all pods on them end."""
+        """Return the reserved GPUs that a workload can no longer have.
+
+        It could not have them even if all pods on them ended: for example, they are unhealthy or in another partition
+        now. ``gpus`` are the reserved GPUs. ``allowance`` has the pods and GPUs that limits, such as a tenant's cap,
+        leave to the workload.
+        """
         open_rows = self._open_to_any(workload, allowance)
         rows = {node: self._picture.nodes.find(node) for node in {node for node, _ in gpus}}
         open_nodes = {node for node, row in rows.items() if row is not None and open_rows[row]}
@@ -85,13 +103,13 @@ class Reservable:
     ) -> Candidate | None:
         """Return the best set of GPUs to reserve for a workload; None if there is none.
 
-        The loop runs in between.
+        The event loop runs other tasks during the search.
 
         Args:
             workload: The workload.
-            allowance: What the limits leave to it.
-            besides: The set that must not be returned: the one that is reserved already. A set for a gang may share
-                nodes with it. Else GPUs that are free there would have stood idle for nothing.
+            allowance: The pods and GPUs that limits, such as its tenant's cap, leave to it.
+            besides: The set that is reserved already; it is not returned again. Another set may have GPUs in common
+                with it: those that are free already then stay reserved.
 
         Raises:
             WordError: The workload's request cannot be read.
@@ -113,14 +131,22 @@ class Reservable:
         return best
 
     def _in_time(self, workload: PendingWorkload, candidate: Candidate, now: float) -> bool:
-        """Return whether a workload that begins once a set is free ends before one of the set's nodes goes."""
+        """Return whether a workload would end before any maintenance of the nodes begins.
+
+        The nodes are those of ``candidate``, a set of GPUs. The workload is assumed to begin once these are free; at
+        ``now`` if that is unknown.
+        """
         ends = [use.ends_at for use in candidate.uses]
         begins = now if None in ends else max((at for at in ends if at is not None), default=now)
         leaving_nodes = self._picture.nodes.gone_by(max(begins, now) + workload.lasts_s)
         return leaving_nodes.isdisjoint(node for node, _ in candidate.gpus)
 
     def _open(self, wish: PlacementRequest, lasts_s: int) -> Bools:
-        """Return the nodes that a pod may use for ``lasts_s`` seconds once everything there is free: (rows,)."""
+        """Return a mask of the nodes that a pod may use once they are free: (rows,).
+
+        ``lasts_s`` is how many seconds the pod runs; 0 for no limit. Nodes whose maintenance begins earlier are left
+        out. There is one row per node.
+        """
         fit = self._picture.nodes.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s))
         if wish.rules is not None:
             fit &= self._picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
@@ -130,17 +156,22 @@ class Reservable:
         return fit
 
     def _open_to_any(self, workload: PendingWorkload, allowance: Allowance) -> Bools:
-        """Return the nodes that at least one pod of a workload may use: (rows,)."""
+        """Return a mask of the nodes that any pod of a workload may use: (rows,).
+
+        ``allowance`` has the pods that limits allow a place. There is one row per node.
+        """
         fit: Bools = np.logical_or.reduce([self._open(member.wish, workload.lasts_s) for member in workload.asking])
         return fit & ~self._picture.nodes.named(closed_nodes(self._picture, allowance.closed))
 
     async def _sets_of_nodes(
         self, workload: PendingWorkload, allowance: Allowance
     ) -> AsyncIterator[tuple[Ready, Candidate | None]]:
-        """Yield for each node a lower bound and the set of GPUs that is free first, the lowest bound first.
+        """Yield for each node the earliest possible time of a free set, and the set.
 
-        The bound is when as many GPUs of the node are free as the pod requests, in any combination. The set is not free
-        before that. It is None if the node has no set for the pod.
+        The nodes come in the order of these times. At this time the node has as many free GPUs as the pod requests, in
+        any combination; a set that fits can be free later. The set is the first of the node that becomes free; None if
+        the node has no set for the pod. ``allowance`` has the pods and GPUs that limits, such as a tenant's cap, leave
+        to the workload.
         """
         wish, clock = workload.lead.wish, asyncio.get_running_loop().time
         assert isinstance(wish.request, Whole), "asked before"
@@ -170,7 +201,15 @@ class Reservable:
     def _first(
         self, wish: PlacementRequest, fleet: Fleet, node: str, ready: Sequence[tuple[Ready, str]], ends: _Ends
     ) -> Candidate | None:
-        """Return the set of a node that is ready first; None without one."""
+        """Return the node's first set of GPUs that becomes free and fits a pod; None if there is none.
+
+        Args:
+            wish: The pod's request.
+            fleet: A copy of the fleet. This method changes which GPUs of the node count as free in it.
+            node: The node.
+            ready: The node's GPUs, each with the time when it becomes free, earliest first.
+            ends: When claims end.
+        """
         pool = self._picture.inventory.pool(node)
         if pool is None or not isinstance(wish.request, Whole):
             return None
@@ -186,7 +225,10 @@ class Reservable:
         return None
 
     def _has_room(self, wish: PlacementRequest, node: str, gpus: Iterable[Device]) -> bool:
-        """Return whether a node has CPU and memory for a pod once those are gone that have some GPUs of it."""
+        """Return whether a node has the requested CPU, memory and so on for a pod.
+
+        The pods that use ``gpus`` count as ended.
+        """
         picture, row = self._picture, self._picture.nodes.find(node)
         if row is None:
             return False
@@ -200,7 +242,7 @@ class Reservable:
         return True
 
     def _taken(self, gpus: Iterable[Device]) -> list[tuple[str, Amounts]]:
-        """Return what those take from their nodes that have some GPUs."""
+        """Return the node and resources (CPU, memory, ...) of each pod that uses these GPUs."""
         picture = self._picture
         pods = {
             pod for gpu in gpus for claim in picture.inventory.holders(gpu) for pod in picture.claim_users.of(claim)
@@ -208,7 +250,11 @@ class Reservable:
         return [taken for pod in sorted(pods) if (taken := picture.node_usage.by(pod))]
 
     async def _best_of_gang(self, workload: PendingWorkload, allowance: Allowance, gang: GangTerms) -> Candidate | None:
-        """Return the GPUs of a plan for a gang on the nodes that are free first; None if there is no plan."""
+        """Return the GPUs of a gang's plan on the nodes that become free first.
+
+        ``allowance`` has the pods and GPUs that limits leave to the gang; ``gang`` is its request as a whole. Returns
+        None if there is no plan.
+        """
         ends = _Ends(self._picture, self._clock(), workload)
         nodes = [node for node, is_open in self._nodes(self._open_to_any(workload, allowance)) if is_open]
         # A node counts as free when the last of its GPUs is.
@@ -239,7 +285,16 @@ class Reservable:
         ends: _Ends,
         leaving: Collection[tuple[str, Amounts]],
     ) -> Mapping[Member, Placement] | None:
-        """Return the places of a gang on some nodes once all their GPUs are free; None if there are none."""
+        """Return a gang's places on nodes as if these were free; None without a plan.
+
+        Args:
+            workload: The gang.
+            allowance: The members and GPUs that the limits leave to the gang.
+            gang: What the gang requests as a whole.
+            names: The nodes.
+            ends: Says which GPUs of each node the gang can have.
+            leaving: The nodes and amounts of pods that use GPUs: they count as ended.
+        """
         picture, fleet = self._picture, self._idle_fleet(workload.key[0])
         for node in names:
             pool = picture.inventory.pool(node)
@@ -254,7 +309,10 @@ class Reservable:
             return None
 
     def _idle_fleet(self, namespace: str) -> Fleet:
-        """Return a fleet of one's own, in which no GPU has parts on it, and none is free until that is said."""
+        """Return a copy of all GPUs as ``namespace`` sees them, with none of them free.
+
+        The copy has no fractions of GPUs. The caller then sets which GPUs count as free.
+        """
         picture = self._picture
         picture.fleets.locate(picture.nodes.labels(), namespace)
         fleet = picture.fleets.of(namespace)
@@ -270,7 +328,7 @@ class Reservable:
 
 
 class _Ends:
-    """When claims end, each asked once."""
+    """Looks up when claims end; remembers each claim's answer."""
 
     def __init__(self, picture: Picture, now: float, workload: PendingWorkload | None = None) -> None:
         self._picture, self._now, self._workload = picture, now, workload
@@ -282,7 +340,11 @@ class _Ends:
         return self._at[claim]
 
     def ready(self, node: str) -> list[tuple[Ready, str]]:
-        """Return a node's GPUs that can be had whole, and are reserved for nobody else, by when they are free."""
+        """Return a node's GPUs that the workload can have, each with when it becomes free.
+
+        They are sorted, the earliest first. GPUs that are reserved for another workload, or that cannot be used whole,
+        are left out.
+        """
         assert self._workload is not None, "nobody else asks"
         inventory, who = self._picture.inventory, self._workload.who
         every = _within(self._picture, self._workload.key[0], node)
@@ -297,7 +359,10 @@ class _Ends:
         return latest
 
     def candidate(self, gpus: Sequence[Device], besides: frozenset[Key] = frozenset()) -> Candidate:
-        """Return a reservable set with whoever is on it now."""
+        """Return the GPUs ``gpus`` with the claims that use them, and when these end.
+
+        Claims in ``besides`` are left out.
+        """
         counts: dict[Key, int] = {}
         for gpu in gpus:
             for claim in self._picture.inventory.holders(gpu):
@@ -319,7 +384,10 @@ class _Ends:
         return 0.0 if at is None else max(self._now - at, 0.0)
 
     def _who(self, claim: Key) -> str:
-        """Return who has a claim, for people: its pod, or where nobody knows that the claim itself."""
+        """Return how messages name the user of a claim: ``NAMESPACE/NAME`` of its first pod.
+
+        If the claim has no pod, return the claim's name.
+        """
         pods = self._picture.claim_users.of(claim)
         return "/".join(next(iter(pods))) if pods else f"claim {'/'.join(claim)}"
 
@@ -331,7 +399,7 @@ def _all(picture: Picture, node: str) -> list[Device]:
 
 
 def _within(picture: Picture, namespace: str, node: str) -> list[Device]:
-    """Return the GPUs of a node that workloads of a namespace may have."""
+    """Return the GPUs of a node that a namespace's workloads may have by their partition."""
     pool, own = picture.inventory.pool(node), picture.fleets.open_to(namespace, node)
     every = {} if pool is None else pool.devices
     return [(node, device) for number, (device, _) in every.items() if own is None or number in own]

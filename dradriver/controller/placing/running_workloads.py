@@ -1,4 +1,4 @@
-"""Workloads that preemption can end, and pods that end already. ``Preemptable`` asks for them."""
+"""Lists workloads that preemption can end, and pods that end already. ``Preemptable`` calls it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from dradriver.cluster.derived.workloads import Workload, WorkloadPod, Workloads
 
 
 class RunningWorkloads:
-    """Running workloads of a cluster. They are read again only when the cluster cache has changed."""
+    """The running workloads of the cluster that can be ended, and the pods that end.
+
+    They are read again only when the cluster cache has changed.
+    """
 
     def __init__(self, picture: Picture) -> None:
-        """``picture`` is the cluster cache, which each call reads."""
+        """Make a list for the cluster cache ``picture``; ``all`` reads it."""
         self._picture, self._workloads = picture, Workloads(picture)
         self._running: tuple[Workload, ...] = ()  # workloads that can be ended as a whole
         self._ending: tuple[WorkloadPod, ...] = ()  # pods that end already
         self._version = -1  # the version of the cluster cache that both were read from
 
     def all(self) -> tuple[Sequence[Workload], Sequence[WorkloadPod]]:
-        """Return the workloads that can be ended as a whole, and the pods of any workload that end already.
+        """Return the workloads that can be ended as a whole, and the ending pods.
 
-        A gang cannot be ended as a whole if one of its pods shares its claim, or has a claim and is not bound yet. Its
-        pods that have no claim do not count.
+        A gang cannot be ended as a whole if one of its pods shares its claim, or has a claim and is not bound yet. Pods
+        of a gang without a claim are ignored. The second value has pods with a deletion timestamp whose GPUs become
+        free when they end.
         """
         if self._version != self._picture.version:
             self._version = self._picture.version
@@ -51,5 +55,5 @@ class RunningWorkloads:
 
 
 def _can_end(member: WorkloadPod) -> bool:
-    """Return whether the GPUs of a pod are free for another pod once it has ended."""
+    """Return whether a pod has GPUs that are free once it ends: it shares no claim."""
     return bool(member.devices) and not member.is_sharing

@@ -10,10 +10,13 @@ from dradriver.queue.placement_request import PlacementRequest
 
 
 class SpotLimit(NodeLimit):
-    """Puts sets on spot nodes, or on other nodes, first."""
+    """Prefers sets on spot nodes, or on other nodes, as the pod requests."""
 
     def preferred(self, picture: Picture, wish: PlacementRequest, fit: Bools) -> Search | None:
-        """Return the search on the favoured nodes; None if no node is favoured, or all are."""
+        """Return the request, and a mask of the nodes in ``fit`` that the pod prefers.
+
+        None if no node is preferred, or if all nodes are.
+        """
         favoured_nodes = favoured(picture, wish.spot, fit)
         if not favoured_nodes.any() or (favoured_nodes == fit).all():
             return None
@@ -21,12 +24,14 @@ class SpotLimit(NodeLimit):
 
 
 def favoured(picture: Picture, spot: str, fit: Bools) -> Bools:
-    """Return those nodes that a pod prefers because they are spot nodes, or are not: (rows,).
+    """Return a mask of the nodes that a pod prefers: (rows,).
+
+    They are the spot nodes (``prefer``) or the other nodes (``avoid``). There is one row per node.
 
     Args:
         picture: The cluster cache.
-        spot: What the pod says of spot nodes: ``prefer`` or ``avoid``.
-        fit: The nodes that it may use: (rows,).
+        spot: The pod's preference for spot nodes: ``prefer`` or ``avoid``.
+        fit: A mask of the nodes that it may use: (rows,).
     """
     is_spot = picture.nodes.spot()
     favoured_nodes: Bools = fit & (is_spot if spot == PREFER_SPOT else ~is_spot)

@@ -1,7 +1,7 @@
-"""Objects that are read only when a waiting pod names them.
+"""Reads objects only when a waiting pod names them.
 
-prerequisites    requests what a waiting pod names
+prerequisites    requests the objects that a waiting pod names
 template_reader  specs of ResourceClaimTemplates
-nic_slices       slices of NICs
-unread_claims    claims that cannot be read whole, and the Event about each
+nic_slices       ResourceSlices of NICs
+unread_claims    claims that cannot be read completely, and the Event about each
 """

@@ -1,6 +1,6 @@
-"""Slices of drivers that hand out NICs: followed from when the first pod asks for NICs, and not before.
+"""Follows the ResourceSlices of NIC drivers, but only once a pod has requested NICs.
 
-On 5,000 nodes they are tens of thousands of devices, with dozens of attributes each, that no other pod needs.
+On 5,000 nodes these slices have tens of thousands of devices with dozens of attributes each. No other pod needs them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dradriver.kube.resources import RESOURCE_SLICES
 
 
 def field_selector(driver: str) -> str:
-    """Return the field selector of a NIC driver's slices."""
+    """Return the field selector for the ResourceSlices of a NIC driver."""
     return f"spec.driver={driver}"
 
 
 class NicSlices:
-    """Fills the cluster cache with these slices.
+    """Fills the cluster cache with the ResourceSlices of NIC drivers.
 
     Attributes:
-        reflectors: The reflectors by driver; they are empty until the first pod requests NICs.
+        reflectors: The reflectors by driver. Their stores are empty until ``begin`` is called.
     """
 
     def __init__(self, client: Client, picture: Picture) -> None:
-        """Follow nothing until ``begin`` is called."""
+        """Make reflectors that follow nothing until ``begin`` is called."""
         self._picture = picture
         self._wanted = asyncio.Event()
         self.reflectors = {
@@ -44,7 +44,7 @@ class NicSlices:
         }
 
     def begin(self) -> None:
-        """Start to follow the slices of NIC drivers."""
+        """Start to follow the slices of NIC drivers, because a pod requests NICs."""
         self._wanted.set()
 
     async def run(self) -> None:

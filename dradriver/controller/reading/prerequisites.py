@@ -1,4 +1,4 @@
-"""What a pod needs before it can get a place: objects that it names, and its gang. The dispatcher calls it."""
+"""Checks what a pod needs before it can get a place: objects that it names, and its gang. ``Dispatcher`` calls it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dradriver.controller.reading.template_reader import TemplateReader
 from dradriver.reason import Cause, Reason
 
 LEAVES_S: Final = 1.0  # between two looks whether a gang has to end still: whoever asked for it may do without
-LEAVING: Final = Reason(Cause.GANG, "waits until its gang has been started anew")
+LEAVING: Final = Reason(Cause.GANG, "Waiting until the gang has been restarted.")
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """A pod stays at its gate, whatever is free.
+    """Why a pod keeps its scheduling gate, even if GPUs are free.
 
     Attributes:
-        reason: Why; None while something is read.
-        look_after_s: After how many seconds to look again; None for an event.
+        reason: The reason to show on the pod; None while an object is being read.
+        look_after_s: After how many seconds to process the pod again; None if an event causes that.
     """
 
     reason: Reason | None
@@ -31,30 +31,37 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 class Prerequisites:
-    """The template of a pod's claim, its claims of storage, and a gang that does not end."""
+    """Checks and requests what a pod needs before it can get a place.
+
+    That is the template of its claim and its PersistentVolumeClaims. A pod of a gang that is about to end gets no
+    place.
+    """
 
     def __init__(
         self, picture: Picture, templates: TemplateReader, volumes: VolumeReader, leaves: Callable[[Key], bool]
     ) -> None:
-        """Make one that has requested nothing.
+        """Make prerequisites that have requested no object.
 
         Args:
             picture: The cluster cache.
-            templates: Reads templates of claims.
-            volumes: Reads claims of storage.
-            leaves: Says whether all pods of a gang that runs have to end.
+            templates: Reads ResourceClaimTemplates.
+            volumes: Reads PersistentVolumeClaims.
+            leaves: Returns whether a running gang is being restarted or preempted, so that all its pods end.
         """
         self._picture, self._templates, self._volumes, self._leaves = picture, templates, volumes, leaves
 
     def request(self, pod: Pod) -> None:
-        """Have the prerequisites of a pod read that are not read yet; the pod is looked at again when they are."""
+        """Request the objects that a pod names and that were not read yet.
+
+        After they are read, the pod is processed again.
+        """
         for claim in self._picture.volumes.unread_of(pod):
             self._volumes.want(claim)
         if (template := self._picture.templates.unread_of(pod)) is not None:
             self._templates.want(template)
 
     def missing(self, key: Key, pod: Pod) -> Missing | None:
-        """Return which prerequisite keeps a pod at its gate whatever is free; None if none does, or it has a claim."""
+        """Return what a gated pod without a claim lacks; None if it lacks nothing."""
         if not pod.gated or (missing := self._missing(key, pod)) is None:
             return None
         return missing if self._picture.claim_of(pod) is None else None

@@ -1,6 +1,7 @@
-"""Specs of ResourceClaimTemplates, read when a waiting pod of ours names one: of all others nothing is kept but names.
+"""Reads the spec of a ResourceClaimTemplate when a waiting pod names it.
 
-A cluster can have 10,000 templates that are none of our business, of up to 16 KiB each, and anybody can make more.
+The cluster cache has only the names of all other templates. A cluster can have 10,000 of them, of up to 16 KiB each,
+and any user can create more. ``Prerequisites`` calls it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ LONGEST_PAUSE_S: Final = 30.0
 
 
 class TemplateReader:
-    """Reads templates into the picture: of a namespace one after another, so that its many or fat ones are its own."""
+    """Reads templates into the cluster cache, one at a time in each namespace.
+
+    So many or large templates delay only their own namespace.
+    """
 
     def __init__(self, client: Client, picture: Picture) -> None:
         self._client = client
@@ -34,16 +38,19 @@ class TemplateReader:
         self._rounds = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
     def want(self, key: Key) -> None:
-        """Have a ResourceClaimTemplate read; the pods that name it are looked at again then."""
+        """Request a ResourceClaimTemplate, which ``run`` then reads.
+
+        After that, the pods that name it are processed again.
+        """
         self._wanted[key] = None
         self._rounds.put(key)
 
     async def run(self) -> None:
-        """Read the templates that are wanted until cancelled; what cannot be read is tried again after a pause."""
+        """Read the requested templates until cancelled; after an error try again with a pause."""
         await self._rounds.run()
 
     async def read(self) -> bool:
-        """Read all templates that are wanted now, pauses or not. Returns whether any was read."""
+        """Read all requested templates now, without pauses; return whether any was read."""
         return any([await self._read(key) for key in list(self._wanted)])
 
     async def _work(self, key: Key) -> None:
@@ -53,7 +60,7 @@ class TemplateReader:
             self._rounds.fail(key)
 
     async def _read(self, key: Key) -> bool:
-        """Read a template if it is still wanted. Returns whether there is an answer."""
+        """Read a template if a pod still needs it; return whether there is a result."""
         if not self._picture.templates.pods(key):
             self._wanted.pop(key, None)
         if key not in self._wanted:
@@ -66,7 +73,9 @@ class TemplateReader:
             template = records.read_template(raw)
         except (ApiError, Unreachable, BadJson) as error:
             if not (isinstance(error, ApiError) and error.not_found):
-                logger.warning("template %s/%s cannot be read: %s; trying again", *key, error)
+                logger.warning(
+                    "ResourceClaimTemplate %s/%s cannot be read: %s. The controller tries again.", *key, error
+                )
                 return False
             template = None  # its reflector is late
         if known.get(key) is not asked:

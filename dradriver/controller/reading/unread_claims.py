@@ -1,4 +1,4 @@
-"""Says on a claim, as an Event, that it cannot be read whole: what cannot be read of it counts as holding nothing."""
+"""Writes an Event on a claim that cannot be read completely. The unreadable part counts as allocating no GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Record = Callable[[Unread], Awaitable[None]]
 
 
 def recorder(client: Client, *, instance: str) -> Record:
-    """Return the recorder of Events about claims that cannot be read; ``instance`` is the replica."""
+    """Return the function that writes Events about claims that cannot be read.
+
+    ``instance`` is the name of this replica, which the Event shows.
+    """
     events = Recorder(client, component="gpu-topology", instance=instance)
 
     async def record(unread: Unread) -> None:
@@ -28,24 +31,28 @@ def recorder(client: Client, *, instance: str) -> Record:
         about = Reference(
             RESOURCE_CLAIMS.kind, identity.namespace, identity.name, identity.uid, RESOURCE_CLAIMS.api_version
         )
-        message = f"it cannot be read whole, and what cannot be read of it holds no GPU: {unread.why}"
-        await events.record(about=about, type="Warning", reason="NotRead", message=message, action="Reading")
+        what = "The controller cannot read a part of this claim, and assumes that this part allocates no GPU"
+        message = f"{what}: {unread.why}"
+        await events.record(about=about, type="Warning", reason="ClaimNotUnderstood", message=message, action="Reading")
 
     return record
 
 
 class UnreadClaims:
-    """Claims that are to be told so, each once for the same words."""
+    """The claims that cannot be read completely and still need an Event."""
 
     def __init__(self, record: Record | None) -> None:
-        """``record`` writes the Event; None for none."""
+        """Make a list without claims; ``record`` writes an Event, None for no Events."""
         self._record = record
         self._waiting: OrderedDict[str, Unread] = OrderedDict()
         self._told: OrderedDict[str, str] = OrderedDict()  # what was told last, by uid
         self._woken = asyncio.Event()
 
     def tell(self, unread: Unread) -> None:
-        """Have an Event written about a claim that cannot be read, unless it has one already."""
+        """Request an Event about ``unread``, a claim that cannot be read completely.
+
+        Nothing is done if the last Event about this claim had the same error.
+        """
         uid = unread.identity.uid
         if uid and self._told.get(uid) != unread.why and (uid in self._waiting or len(self._waiting) < MOST):
             self._waiting[uid] = unread

@@ -1,8 +1,8 @@
-"""What a pod or a gang needs next. Pure functions, but ``observe``, which updates what is remembered.
+"""Decides what a pod or a gang needs next. Pure functions, except ``observe``, which updates what is remembered.
 
-observe           how far a pod or a gang is, since when
-step              what has to be done for a pod or a gang
-actions           all that can have to be done
+observe           the state of a pod or a gang, and since when
+step              the next step of a pod or a gang
+actions           all possible steps
 pod_step          the step of a single pod
 gang_step         the states of a gang, and its step
 rules             rules that hold for single pods and gangs alike

@@ -1,4 +1,4 @@
-"""What can have to be done for a workload: what ``step`` returns and the worker does, for one pod as for a gang."""
+"""All possible next steps of a workload. ``step`` returns one, and ``StepRunner`` does it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dradriver.reason import Reason
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing can be done before a time or an event.
+    """The workload waits until a time or an event.
 
     Attributes:
-        until: The time, by the loop's clock; None for an event.
-        reason: What to tell the pods' authors; None to leave what was told.
+        until: The time, by the event loop's clock; None to wait for an event only.
+        reason: The text for the pods' authors; None to leave the present text.
     """
 
     until: float | None = None
@@ -26,12 +26,14 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Settle(msgspec.Struct, frozen=True):
-    """Pods need no place. What their objects say is put right first, and then they are looked at again.
+    """The pods need no place. If data on their objects are wrong, they are corrected.
+
+    The workload is processed again after the corrections.
 
     Attributes:
-        texts: Annotations of a single pod; None for those to be removed.
-        joins: The claim that a single pod shares with others and does not belong to yet.
-        unnominate: Pods for which no plan needs CPU any more that the scheduler keeps for them on a node.
+        texts: Annotations of a single pod to write; None as a value removes an annotation.
+        joins: The shared claim to whose owners a single pod is added; None if there is none.
+        unnominate: Pods whose ``nominatedNodeName`` is removed: no plan needs the CPU that the scheduler keeps for it.
     """
 
     texts: dict[str, str | None] = {}
@@ -40,18 +42,19 @@ class Settle(msgspec.Struct, frozen=True):
 
     @property
     def is_done(self) -> bool:
-        """Whether the action has nothing to write, so that the pod can be forgotten."""
+        """Whether there is nothing to correct, so that the pods can be forgotten."""
         return not (self.texts or self.unnominate) and self.joins is None
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Members want places, in addition to those that have theirs.
+    """Some members need places.
 
     Attributes:
-        members: Which: the pod, all of a gang that begins, or those that came since.
-        least: With how few a gang may begin if not all find places.
-        until: When the claims of the other members are revoked if there is no place until then, by the loop's clock.
-        joins: The uid of the claim of other pods that a single pod is to share; empty for one of its own.
+        members: The single pod, all members of a gang that has not started, or members that came later.
+        least: How few of these a gang may start with if not all find places.
+        until: When the claims of the other members are revoked if no place is found, by the event loop's clock; None
+            for never.
+        joins: The uid of the claim of other pods that a single pod is to share; empty for a claim of its own.
     """
 
     members: tuple[Member, ...]
@@ -61,24 +64,33 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class OpenGates(msgspec.Struct, frozen=True):
-    """Gated members have their claims: remove their gates if the claims are right, else delete the claims."""
+    """Gated members have their claims, so their gates must be removed.
+
+    If a claim is not valid any more, the claims are deleted instead.
+    """
 
     members: tuple[Member, ...]
 
 
 class Go(msgspec.Struct, frozen=True):
-    """The pods of claims with a gang barrier may be bound: tell the scheduler."""
+    """The scheduler is told that a gang's pods may be bound.
+
+    Until then, the gang barrier devices in their claims keep the pods unbound.
+    """
 
     claims: tuple[ClaimRecord, ...]
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Claims have to go. If one has a gang barrier, the scheduler is told to let go of it.
+    """Claims must be deleted.
+
+    If a claim has a gang barrier device, which keeps its pod unbound, the scheduler is also told to release the claim.
 
     Attributes:
-        claims: Which.
-        cause: Why; None if only the scheduler has to let go of what is lost already, which counts as no failure.
-        reason: What to tell the pods' authors; None if another tentative placement follows at once.
+        claims: The claims.
+        cause: Why GPUs that were chosen for the pods become free again, for the metrics and the back-off; None if no
+            pod loses chosen GPUs.
+        reason: The text for the pods' authors; None if GPUs are chosen again at once.
         refused: Members for which the scheduler says that it finds no room.
     """
 

@@ -1,4 +1,4 @@
-"""How long a leader waits for the scheduler, for pods and for claims. ``controller/main.py`` reads it from options."""
+"""The deadlines of a leader for the scheduler, pods and claims. ``controller/main.py`` reads them from options."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     """The deadlines of one controller.
 
     Attributes:
-        promise_s: How long a tentative placement lasts if the scheduler does not bind the pod.
-        unschedulable_s: The same once the scheduler says that it finds no node for the pod.
-        hand_over_s: How long a pod waits for a place before kube-scheduler gets it, if the pod allows that.
-        grace_s: How long a claim may outlive its pod.
+        promise_s: How long chosen GPUs are kept for a pod that the scheduler does not bind (a tentative placement).
+        unschedulable_s: How long they are kept after the scheduler reports that it finds no node for the pod.
+        hand_over_s: How long a pod waits for a place before it is handed over to kube-scheduler, if the pod allows
+            that.
+        grace_s: How long a claim may exist without its pod before the controller deletes it.
     """
 
     promise_s: float = PROMISE_S
@@ -35,5 +36,8 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 10.0
 
     def placed_s(self, pods: int) -> float:
-        """Return the deadline of a gang of so many pods from its claims to the last seat, in seconds."""
+        """Return how many seconds a gang has until all its claims are allocated.
+
+        The time begins when the claims are created. ``pods`` is the number of the gang's pods.
+        """
         return min(self.promise_s + MEMBER_S * pods, max(LONGEST_S, self.promise_s))

@@ -1,4 +1,7 @@
-"""What is so of those who have to end for the claims of a pod or a gang: whom to tell, and until when to wait. Pure."""
+"""The victims of a preemption that still exist, and their deadline. Pure.
+
+``observe`` calls it.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,17 @@ LOOK_S: Final = 0.5  # between two looks whether they are gone
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """Others have to end, and are there still.
+    """The pods that still have to end before a waiting workload gets its GPUs.
 
     Attributes:
-        claims: The claims that name them.
-        pods: Those who have not been told to end.
-        begun: Whether others have, or are gone already.
-        until: When what was promised is given back, by the loop's clock.
-        over: Whether that is now, or has to be: its node goes too soon.
-        late: Why, then.
-        why: What to tell whoever waits for them.
+        claims: The claims of the waiting workload that name these pods.
+        pods: The pods that were not told to end yet (no deletion timestamp).
+        begun: Whether other pods that the claims name are being deleted or are gone.
+        until: When the waiting workload's claims are deleted if pods still run, by the event loop's clock.
+        over: Whether these claims must be deleted now: the deadline has passed, or the maintenance of a node begins too
+            early.
+        late: The reason to show if these claims are deleted.
+        why: The reason to show on the waiting pods.
     """
 
     claims: tuple[ClaimRecord, ...]
@@ -39,23 +43,21 @@ class Ending(msgspec.Struct, frozen=True):
     why: Reason
 
     def look_at(self, now: float) -> float:
-        """Return when to look at the ending pods again, by the loop's clock."""
+        """Return when to check the ending pods again; times are by the event loop's clock."""
         return min(self.until, now + LOOK_S)
 
 
 def ending_for(
     claims: Collection[ClaimRecord], picture: Picture, now: float, wall: float, lasts_s: int
 ) -> Ending | None:
-    """Return the state of the pods that must end before some claims get their GPUs.
-
-    None if no pod must end, or if all of them have ended.
+    """Return the pods that must end before claims get their GPUs; None if none.
 
     Args:
-        claims: The claims. For one that is allocated no pod has to end any more.
+        claims: The claims of a waiting workload. Allocated claims are ignored: no pod has to end for them any more.
         picture: The cluster cache.
-        now: The loop's clock.
-        wall: The time that claims are written by, seconds since the epoch.
-        lasts_s: How long the waiting pods will use the GPUs, in seconds; 0 for no limit.
+        now: The time by the event loop's clock.
+        wall: The time in seconds since the epoch; the deadlines on claims are in this form.
+        lasts_s: How many seconds the waiting pods will use the GPUs; 0 for no limit.
     """
     # ``claim.preempts`` is what the claim says of the pods that must end for it: which, until when to wait, and why.
     preempting = [(claim, claim.preempts) for claim in claims if claim.preempts is not None and claim.devices is None]
@@ -71,14 +73,15 @@ def ending_for(
     nodes = (claim.pin.choice.node for claim, _ in preempting if claim.pin)
     drained_node = next((node for node in nodes if node in drained), "")
     if drained_node:
-        late_reason = Reason(Cause.NODES, f"its node {drained_node} goes for maintenance before it would end")
+        late_reason = Reason(Cause.NODES, f"Maintenance of node {drained_node} begins before this pod would end.")
     else:
         first_pod = next(iter(living.values())).metadata
         more_text = f" and {len(living) - 1} more" if len(living) > 1 else ""
         late_reason = Reason(
-            Cause.ENDING, f"pod {first_pod.namespace}/{first_pod.name}{more_text} did not end for it in time"
+            Cause.ENDING,
+            f"Pod {first_pod.namespace}/{first_pod.name}{more_text} did not end in time to release its GPUs.",
         )
-    why = next((preempts.why for _, preempts in preempting if preempts.why), "others have to end for it")
+    why = next((preempts.why for _, preempts in preempting if preempts.why), "Waiting until other pods have ended.")
     return Ending(
         claims=tuple(claim for claim, _ in preempting),
         pods=not_deleted,

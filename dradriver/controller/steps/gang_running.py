@@ -1,8 +1,8 @@
-"""What becomes of a gang that runs and is not whole: its pods are placed one by one, or all of it starts anew. Pure.
+"""Decides about a running gang with missing pods: place its new pods one by one, or restart the gang. Pure.
 
-A pod that is there since before the gang's claims is one that was to start with it: where no seat keeps pods from
-being bound, the scheduler may find room for some of them and none for others. Any other came for one that was lost, or
-because the gang grows.
+``RunningGangs`` calls it. An unbound pod that was created before the gang's claims should have started with the gang:
+without a gang barrier, the scheduler may bind some pods and find no room for others. A pod that was created later
+replaces a lost pod, or the gang grows.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from dradriver.controller.steps.deadlines import BOUND_S, Deadlines
 
 
 class Anew(msgspec.Struct, frozen=True):
-    """All of the gang are to start anew, by the means of what made them.
+    """The next step of a running gang: its owner restarts all pods.
 
     Attributes:
-        reason: Why.
+        reason: Why the gang is restarted.
     """
 
     reason: str
 
 
 class OneByOne(msgspec.Struct, frozen=True):
-    """Its pods go on one by one.
+    """The next step of a running gang: its unbound pods are placed one by one.
 
     Attributes:
-        until: When to look again, by the loop's clock; None for an event.
+        until: When to process the gang again, by the event loop's clock; None to wait for an event.
     """
 
     until: float | None = None
@@ -39,16 +39,16 @@ class OneByOne(msgspec.Struct, frozen=True):
 def running_step(
     pods: Sequence[Pod], picture: Picture, least: int, now: float, *, restarts: bool, since: float, deadlines: Deadlines
 ) -> Anew | OneByOne:
-    """Return the next step for a gang that has started: restart it, or leave it.
+    """Return the next step of a started gang: restart it, or leave it running.
 
     Args:
         pods: Its living pods.
-        picture: The cluster.
-        least: How many pods it needs at least, less those that have succeeded.
-        now: The loop's clock.
-        restarts: Whether its author wants all of it to start anew when it loses a pod.
-        since: When it was first seen to have started, by the loop's clock.
-        deadlines: How long to wait.
+        picture: The cluster cache.
+        least: How many living pods the gang needs at least. Pods that have succeeded are already subtracted.
+        now: The time by the event loop's clock.
+        restarts: Whether its author wants the whole gang restarted when it loses a pod.
+        since: When this process first saw that the gang had started, by the event loop's clock.
+        deadlines: Says how long the scheduler may take to allocate the gang's claims.
     """
     bound = [pod for pod in pods if pod.spec.node_name]
     unbound = [pod for pod in pods if not pod.spec.node_name]

@@ -1,4 +1,4 @@
-"""How many pods a gang has: what its author wrote, what its pods say, or what the object that made them says."""
+"""Finds how many pods a gang has: from its annotations, from its pods, or from the owner of the pods."""
 
 from __future__ import annotations
 
@@ -16,24 +16,35 @@ from dradriver.reason import Cause, Reason
 
 
 class Sizes(Protocol):
-    """Says how many pods a gang has, from the object that made them."""
+    """Reads how many pods a gang has from the owner of its pods."""
 
     def size(self, workload: Key, owner: Owner) -> Size | Alone | WordError | None:
-        """Return the size of a gang that an object says; None while it is not known: then look again later."""
+        """Return a gang's size by its owner; None while the owner is being read.
+
+        It is ``Alone`` if the owner says that the pods are no gang, and an error if the size cannot be read. When the
+        result changes, the gang is processed again.
+        """
 
     def retries(self, workload: Key, owner: Owner) -> int | None:
-        """Return how often an object tries each index again, as it was read for ``size``; None if nobody knows."""
+        """Return how often a gang's owner retries each index; None if not known.
+
+        The number is the ``backoffLimitPerIndex`` of a Job or JobSet. ``size`` must have been called first.
+        """
 
 
 def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | Reason | None:
-    """Return how many pods a gang has, or why that is not known; None while it is read.
+    """Return the least and the full number of a gang's pods.
 
-    It is ``Alone`` if the pods are no gang, and each of them gets its place by itself.
+    Other results:
+
+    * None: the owner is being read.
+    * ``Reason``: the size is not known.
+    * ``Alone``: the pods are no gang. Each gets its place by itself.
 
     Args:
         gang: The gang's key.
-        said: What its pods say.
-        sizes: Reads objects.
+        said: The annotations and labels on the pods that make them a gang.
+        sizes: Reads owners.
     """
     read = said.member.read
     size = gang_of_pod.size(said.member, said.wants, None if read is None else sizes.size(gang, read))
@@ -49,9 +60,11 @@ def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | Reason 
 
 
 def done_of(gangs: Gangs, said: Membership, sizes: Sizes) -> int:
-    """Return how many pods a gang's size counts that need no place.
+    """Return how many pods of a gang's size need no place.
 
-    They ended well, are of an index that has failed for good, or in a PodGroup have no GPUs.
+    They have succeeded, or have an index that has failed for good. Or they belong to the gang's PodGroup and request no
+    GPUs. ``gangs`` has the gangs of the cluster; ``said`` has the gang's annotations and labels on its pods. ``sizes``
+    reads owners.
     """
     wrote, read = said.wants is not None and said.wants.size is not None, said.member.read
     done = gangs.done(said.gang)
@@ -65,7 +78,7 @@ def done_of(gangs: Gangs, said: Membership, sizes: Sizes) -> int:
 
 
 def size_matters(picture: Picture, gang: Key) -> bool:
-    """Return whether a gang has not started, or is not whole."""
+    """Return whether a gang's size is needed: it has not started, or has unbound pods."""
     if gang not in picture.gangs:
         return False
     pods = (picture.pods[pod] for pod in picture.gangs.pods(gang))

@@ -1,19 +1,19 @@
-"""What has to be done for a gang that has not started: from the states of its pods and claims to a step. Pure.
+"""Decides the next step of a gang that has not started, from the states of its pods and claims. Pure.
 
-state       record in the API                              goes on when                    else
-gathering   gated pods that say that they belong together  as many as its size             they are told how many
-waiting     the same                                       a plan has places for all       they are told why
-planned     claims of one plan                             all are there, none has a rival given back
-lifted      no gate, affinity to the plan's nodes          every member has its seat       given back, at a deadline
-seated      claims allocated and reserved, pods not bound  all are                         the same
-go          a condition on all claims                      one was told: it has started    ``gang_running``
-given back  claims deleted, seats told that they are off   they are gone: planned anew     waits within its nodes
+state       record in the API                              next state when                  else
+gathering   gated pods with the same gang                  as many as its size exist        pods are told how many exist
+waiting     the same                                       a plan has places for all        pods are told why
+planned     claims of one plan                             all exist, no GPU is taken       released
+ungated     no gate, affinity to the plan's nodes          all members are allocated        released, at a deadline
+allocated   claims allocated and reserved, pods not bound  all members are                  the same
+go          a condition on all claims                      a claim has it: gang has started ``gang_running``
+released    claims deleted, barriers removed               they are gone: planned again     waits within its nodes
 
-Whoever kills the controller at any moment leaves one of these, and the next leader goes on from it. Where seats do not
-keep pods from being bound (``Picture.barrier``), it has started once the first of them is bound.
+If the controller is killed at any moment, one of these states remains, and the next leader continues from it. If gang
+barriers do not keep pods from being bound (``Picture.barrier``), the gang has started once its first pod is bound.
 
-All deadlines of such a gang are checked here: in ``_overdue``, and where earlier claims go. The worker only keeps a
-pause after a failed write. ``pod_step`` does the same for single pods, by the same rules (``rules.py``).
+All deadlines of such a gang are checked here: in ``_overdue``, and while earlier claims are deleted. The worker only
+keeps a pause after a failed write. ``pod_step`` does the same for single pods, by the same rules (``rules.py``).
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.actions import Go, OpenGates, Place, Release, Settle, Step, Wait
 from dradriver.controller.steps.deadlines import BOUND_S, GATHER_S, Deadlines
 from dradriver.controller.steps.observe import GangState
-from dradriver.controller.steps.rules import freed_at, is_seated, not_known, patience, scheduler_says, shown
+from dradriver.controller.steps.rules import freed_at, is_seated, not_known, patience, scheduler_says
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.queue.pending import Member
 from dradriver.reason import Cause, Reason
 
-LEAVING: Final = Reason(Cause.POD, "waits until its earlier claims are gone")
+LEAVING: Final = Reason(Cause.POD, "Waiting until the earlier claims of the gang are gone.")
 
 
 def gang_step(state: GangState, picture: Picture, now: float, deadlines: Deadlines) -> Step:
-    """Return what has to be done for a gang of which no pod is bound or was told to go.
+    """Return the next step for a gang that has not started.
+
+    No pod of the gang is bound, and the scheduler was not told to bind any.
 
     Args:
-        state: How far it is.
+        state: The state of the gang.
         picture: The cluster cache.
-        now: The loop's clock.
-        deadlines: How long to wait.
+        now: The time by the event loop's clock.
+        deadlines: Says how long to wait for the scheduler.
     """
     step = _step(state, picture, now, deadlines)
     if isinstance(step, Place | Wait) and (nominated := _nominated(state)):
@@ -78,13 +80,21 @@ def _step(state: GangState, picture: Picture, now: float, deadlines: Deadlines) 
 
 
 def _nominated(state: GangState) -> tuple[Member, ...]:
-    """Return the members for which CPU is kept on nodes that no plan gives them any more."""
+    """Return the gated members without a claim that still have a ``nominatedNodeName``.
+
+    ``state`` is the gang's state. The scheduler keeps CPU for them on that node. No plan uses the node for them any
+    more.
+    """
     gated = [member for member in state.workload.members if member.pod.gated and member.may_nominate]
     return tuple(m for m in gated if m.pod.status.nominated_node_name and m.uid not in state.claims)
 
 
 def _leaving(state: GangState, now: float) -> Wait | Release | None:
-    """Return what is done while earlier claims go: of seated members the scheduler must be told to let go of them."""
+    """Return the step while a gang's earlier claims are being deleted; else None.
+
+    If one of these claims keeps a gang barrier device (which keeps a pod unbound), the step tells the scheduler to
+    release the device. Otherwise the gang waits. ``state`` is the gang's state; ``now`` is by the event loop's clock.
+    """
     leaving = [(m, claim) for m in state.workload.members if (claim := state.claims.get(m.uid)) and claim.deleting]
     if not leaving:
         return None
@@ -95,7 +105,11 @@ def _leaving(state: GangState, now: float) -> Wait | Release | None:
 
 
 def _gathering(state: GangState, now: float) -> Step:
-    """Return what is done for a gang without claims; members that lack something are left out if others suffice."""
+    """Return the step for a gang without claims, by its ``state``.
+
+    Members that lack something first, such as a template that is not read, are left out if the others are enough.
+    ``now`` is by the event loop's clock.
+    """
     workload, size = state.workload, state.size
     if not isinstance(size, tuple):
         return Wait(reason=size)
@@ -112,17 +126,29 @@ def _gathering(state: GangState, now: float) -> Step:
 
 
 def _too_few(ready: int, needed: int, lacking: Mapping[str, Reason | None], *, done: int = 0) -> Reason | None:
-    """Return why a gang's pods are too few, and None while what one lacks is being read."""
+    """Return why a gang has too few pods; None while a needed object is being read.
+
+    Args:
+        ready: How many members can be placed.
+        needed: How many the gang needs.
+        lacking: By uid, what each of the other members lacks.
+        done: How many pods of the gang's size need no GPUs.
+    """
     if (why := next(filter(None, lacking.values()), None)) is not None:
         return why
     if ready + len(lacking) >= needed:
         return None
-    others = f", beside {done} that need no GPUs" if done else ""
-    return Reason(Cause.GANG, f"{ready + len(lacking)} of {needed} pods of its gang are there{others}")
+    others = f", and {done} need no GPUs" if done else ""
+    return Reason(
+        Cause.GANG, f"Waiting for more pods of the gang: {ready + len(lacking)} of {needed} pods exist{others}."
+    )
 
 
 def _placed(state: GangState, picture: Picture, now: float, deadlines: Deadlines) -> Step:
-    """Return what is done for a gang some of whose members have claims."""
+    """Return the step for a gang with at least one claim, by its ``state``.
+
+    ``now`` is by the event loop's clock; ``deadlines`` says how long the scheduler may take.
+    """
     workload, claims, size = state.workload, state.claims, state.size
     # ``size`` is the least and the largest number of pods, or why it is not known now. It was known when the claims
     # were made, and they say how many claims the plan has (``state.planned``).
@@ -193,20 +219,29 @@ def _placed(state: GangState, picture: Picture, now: float, deadlines: Deadlines
 
 
 def _free(claims: Mapping[str, ClaimRecord]) -> tuple[ClaimRecord, ...]:
-    """Return the claims that can be revoked: of one with its devices and no seat the pod may be being bound."""
+    """Return those of a gang's claims that may be deleted to free their GPUs.
+
+    Each claim without allocated devices may be. A claim with allocated devices may be deleted only if one of them is a
+    gang barrier device: this keeps its pod unbound. Otherwise the pod may be bound at this moment.
+    """
     return tuple(claim for claim in claims.values() if claim.devices is None or claim.seat is not None)
 
 
 def _until(state: GangState, now: float, deadlines: Deadlines) -> float:
-    """Return when a gang's claims are revoked unless all its pods have their seats at that time."""
+    """Return the deadline of a gang's claims, by the event loop's clock.
+
+    At this time they are deleted unless the scheduler has allocated all of them. ``deadlines`` says how long that may
+    take.
+    """
     placed_at = state.workload.memory.placed_at
     return (now if placed_at is None else placed_at) + deadlines.placed_s(len(state.workload.members))
 
 
 def _overdue(state: GangState, now: float, deadlines: Deadlines) -> Release | float:
-    """Return the release of a gang's claims if they are overdue; else when they will be.
+    """Return the release of a gang's claims if their deadline has passed; else the deadline.
 
-    A part of a gang does not keep GPUs for long.
+    So an incomplete gang does not keep GPUs from other workloads for long. ``deadlines`` says how long the scheduler
+    may take.
     """
     workload, claims = state.workload, state.claims
     waiting = [
@@ -226,12 +261,12 @@ def _overdue(state: GangState, now: float, deadlines: Deadlines) -> Release | fl
         return until
     seated = sum(member.uid in claims and is_seated(member, claims[member.uid]) for member in workload.members)
     example = next(iter(refused or waiting), None)
-    scheduler_text = (
-        "" if example is None else f"; {shown(example.pod)}: {scheduler_says(example.pod, example.pod.refused)}"
-    )
+    scheduler_text = "" if example is None else f" {scheduler_says(example.pod, example.pod.refused)}"
     revocable_claims = _free(claims)
     if not revocable_claims:
         return now + BOUND_S
-    reason = Reason(Cause.GANG, f"{seated} of {state.planned} pods of its gang had their place in time{scheduler_text}")
+    reason = Reason(
+        Cause.GANG, f"Only {seated} of {state.planned} pods of the gang had a place in time.{scheduler_text}"
+    )
     cause = WithdrawReason.UNSCHEDULABLE if refused else WithdrawReason.OVERDUE
     return Release(revocable_claims, cause, reason, tuple(refused))

@@ -1,23 +1,23 @@
-"""What is so of a pod or a gang now. ``observe`` also updates what is remembered of it; ``step`` then decides, pure.
+"""Observes the state of a pod or a gang, and updates what is remembered of it. ``step`` then decides, pure.
 
-phase         record in the API                           goes on when                         else
+phase         record in the API                           next phase when                      else
 unclaimed     a pod without a claim                       it has a place                       is told why
 sharing       a claim that was made for another pod       that pod has it                      waits
-foreign       a claim of somebody else under its name     somebody deletes one of them         waits
+foreign       another owner's claim with its name         a user deletes one of them           waits
 leaving       a claim that is being deleted               it is gone                           a barrier is freed
-meddled       a gated pod, its claim used or allocated    somebody deletes the pod             waits
-outdated      a gated pod, others had to end by now       -                                    revoked
-blocked       a gated pod with a claim, gates of others   -                                    revoked
-unread        the same, not all known that its claim says all is read                          revoked, at a deadline
-gated         the same, all known                         its gate is removed                  revoked
+meddled       a gated pod, its claim used or allocated    a user deletes the pod               waits
+outdated      a gated pod, preemption deadline passed     -                                    revoked
+blocked       a gated pod with a claim, other gates       -                                    revoked
+unread        a gated pod with a claim, data not read     all data are read                    revoked, at a deadline
+gated         the same, all data read                     its gate is removed                  revoked
 tentative     no gate, a claim that is not allocated      the scheduler allocates it           revoked, at a deadline
 preempting    the same, other pods have to end first      they have ended                      revoked, at a deadline
 broken        the same, its GPUs are gone or taken        -                                    revoked
 handed over   no gate, a claim for any GPUs               the scheduler allocates it           waits
 barrier       a claim with a gang barrier, told to go     the pod is bound                     freed, at a deadline
 allocated     a claim with its devices                    the pod is bound                     waits
-bound         a node, and a claim with its devices        it is settled                        -
-bypassed      a node, and no claim that is allocated      the reflectors show the claim        told, at a deadline
+bound         a node, and a claim with its devices        its annotations are right            -
+bypassed      a node, and no allocated claim              the reflectors show the claim        told, at a deadline
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from dradriver.reason import Cause, Reason
 
 
 class Phase(enum.Enum):
-    """How far a pod is on its way to its GPUs; the module's table says what each means."""
+    """The phase of a pod on its way to its GPUs; see the module's table."""
 
     UNCLAIMED = enum.auto()
     SHARING = enum.auto()
@@ -67,14 +67,14 @@ class Phase(enum.Enum):
 
 
 class PodState(msgspec.Struct, frozen=True):
-    """A living pod that is placed by itself.
+    """The state of a living pod that is placed by itself.
 
     Attributes:
         member: The pod.
-        phase: How far it is.
-        claim: The claim that it names; None if there is none.
-        ending: The other pods that have to end for its claim; None if there are none.
-        unread: What to tell its author while something is read on which its claim depends; None for nothing to tell.
+        phase: The phase of the pod.
+        claim: The claim that the pod names; None if it does not exist.
+        ending: The other pods that have to end before the claim gets its GPUs; None if there are none.
+        unread: What to tell the pod's author while data about its claim are being read; None for nothing to tell.
     """
 
     member: Member
@@ -85,19 +85,22 @@ class PodState(msgspec.Struct, frozen=True):
 
 
 class GangState(msgspec.Struct, frozen=True):
-    """A gang of which no pod is bound or was told to go.
+    """The state of a gang without bound pods that was not told to start.
 
     Attributes:
         workload: The gang: its living pods in the order of their ranks.
-        size: How few pods it may start with, and how many it has; or why that is not known, None while it is read.
-        done: Pods that ended well: they need no place.
+        size: The least number of pods to start with, and the full number; a Reason if unknown; None while it is read.
+        done: How many pods succeeded and need no place.
         claims: The claims that members own, by the uid of the pod.
-        lacking: The uids of members that no plan can have now, and what each lacks; None while that is read.
-        blocked: Who keeps a member from having a claim of its own, for as long as they like; None if no one does.
-        meddled: Why a member cannot go on although nothing blocks it; None if all can.
-        broken: Why claims that are not allocated never will be, or should not, by the uid of the pod.
-        ending: The other pods that have to end for its claims; None if there are none.
-        is_asleep: Whether the scheduler has to be woken by the release of all its places.
+        lacking: The members that no plan can include now, by uid, each with what it lacks. The value is None while that
+            is being read.
+        blocked: Why a member cannot have a claim of its own: a gate of another program, or another owner's claim. None
+            if there is no such member.
+        meddled: Why a member's claim must not be used: it was allocated while the pod had its gate. None if there is no
+            such member.
+        broken: By the uid of the pod, why its unallocated claim cannot or should not be allocated.
+        ending: The other pods that have to end before the gang's claims get their GPUs; None if there are none.
+        is_asleep: Whether all its places must be released to make the scheduler try its pods again.
     """
 
     workload: PendingWorkload
@@ -118,30 +121,35 @@ class GangState(msgspec.Struct, frozen=True):
 
     @property
     def planned(self) -> int:
-        """How many claims the plan of the observed gang has; 0 without a plan."""
+        """The number of claims that the observed gang's plan has; 0 without a plan."""
         sizes = (claim.planned.size for claim in self.claims.values() if claim.planned is not None)
         return max(sizes, default=0)
 
     @property
     def lacks_members(self) -> bool:
-        """Whether more members of the observed gang lack something than its plan can do without."""
+        """Whether fewer members of the observed gang can be placed than its plan needs."""
         return len(self.workload.members) - len(self.lacking) < self.planned
 
     @property
     def is_hindered(self) -> bool:
-        """Whether members of the observed gang cannot go on, so that no deadline of the scheduler runs."""
+        """Whether the observed gang cannot go on because of its members or claims.
+
+        A member that it needs is blocked, a claim must not be used, or a claim is being deleted. While this is so, the
+        scheduler's deadlines do not count.
+        """
         is_blocked = self.blocked is not None and self.lacks_members
         return is_blocked or self.meddled is not None or self.is_leaving
 
 
 def observe(member: Member, picture: Picture, now: float, *, wall: float | None = None) -> PodState:
-    """Observe how far a pod is, and remember since when.
+    """Return the state of a pod; note in ``member.memory`` since when it lasts.
 
     Args:
         member: A living pod that is placed by itself: alone, or in a gang that has started.
         picture: The cluster cache.
-        now: The loop's clock.
-        wall: The time that claims are written by, seconds since the epoch; None for this process's.
+        now: The time by the event loop's clock.
+        wall: The time in seconds since the epoch, in which deadlines on claims are written; None for this process's
+            clock.
     """
     state = _pod_state(member, picture, now, time.time() if wall is None else wall)
     member.memory = _remembered(member.memory, state, now)
@@ -157,16 +165,17 @@ def observe_gang(
     done: int,
     wall: float | None = None,
 ) -> GangState:
-    """Observe how far a gang is that has not started, and remember since when.
+    """Return the state of an unstarted gang; note in its memory since when it lasts.
 
     Args:
         workload: The gang: its living pods in the order of their ranks.
         picture: The cluster cache.
-        size: How few pods it may start with, and how many it has; or why that is not known, None while it is read.
+        size: The least number of pods to start with, and the full number; a Reason if unknown; None while it is read.
             Claims that exist keep the size that is written in them.
-        now: The loop's clock.
-        done: Pods that ended well.
-        wall: The time that claims are written by, seconds since the epoch; None for this process's.
+        now: The time by the event loop's clock.
+        done: How many pods succeeded.
+        wall: The time in seconds since the epoch, in which deadlines on claims are written; None for this process's
+            clock.
     """
     state = _gang_state(workload, picture, size, now, done=done, wall=time.time() if wall is None else wall)
     # 1. The gang's memory: since when it has so many pods (``gathered``), and since when it has claims (``placed``).
@@ -195,7 +204,10 @@ def observe_gang(
 
 
 def _remembered(memory: PodMemory, state: PodState, now: float) -> PodMemory:
-    """Return what is remembered of a pod once it was seen in a state."""
+    """Return ``memory``, what is remembered of a pod, updated by its observed ``state``.
+
+    ``now`` is by the event loop's clock.
+    """
     claim, pod = state.claim, state.member.pod
     if claim is None:
         return memory.bound(now) if state.phase is Phase.BYPASSED else memory.without_claim(now)
@@ -221,14 +233,19 @@ def _remembered(memory: PodMemory, state: PodState, now: float) -> PodMemory:
 
 
 def _remembered_leaving(memory: PodMemory, claim: ClaimRecord, now: float) -> PodMemory:
-    """Return what is remembered of a claim that is deleted: since when the scheduler may let go of its barrier."""
+    """Return what is remembered of a pod whose claim is being deleted.
+
+    The claim may have a gang barrier device, which keeps the pod unbound. Then ``memory`` gets the time at which the
+    scheduler was told to release it. ``now`` is by the event loop's clock.
+    """
     return memory.leaves(claim.uid, now) if claim.seat is not None and OFF in claim.seat.told else memory
 
 
 def _pod_state(member: Member, picture: Picture, now: float, wall: float) -> PodState:
-    """Return the phase of a pod, with the claim that it names.
+    """Return the state of a pod, with its phase and the claim that it names.
 
-    The order matters: each check rules out a phase for the later ones.
+    The order of the checks matters: each check excludes a phase for the later checks. ``now`` is by the event loop's
+    clock, ``wall`` in seconds since the epoch.
     """
     pod, claim = member.pod, picture.claim_of(member.pod)
     if pod.spec.node_name:
@@ -257,7 +274,11 @@ def _pod_state(member: Member, picture: Picture, now: float, wall: float) -> Pod
 
 
 def _gated_state(member: Member, claim: ClaimRecord, picture: Picture, wall: float) -> PodState:
-    """Return how far a gated pod with a claim is: a crash, or a conflict before its gate was removed, left both."""
+    """Return the state of a gated pod that has a claim.
+
+    The controller creates the claim and then removes the gate. If it crashes or meets a conflict in between, the pod
+    has both. ``wall`` is the time in seconds since the epoch.
+    """
     if claim.devices is not None or any(uid != member.uid for uid in claim.users):
         return PodState(member, Phase.MEDDLED, claim)
     if claim.preempts is not None and wall >= claim.preempts.until:
@@ -278,7 +299,9 @@ def _gang_state(
 ) -> GangState:
     """Return the state of a gang that has not started.
 
-    Of several members that are blocked or meddled with, the first one gives the reason.
+    If several members are blocked or meddled with, the state has the reason of the first one. ``size`` has the least
+    and the full number of pods, ``done`` is how many succeeded. ``now`` is by the event loop's clock, ``wall`` in
+    seconds since the epoch.
     """
     claims: dict[str, ClaimRecord] = {}
     lacking: dict[str, Reason | None] = {}
@@ -300,7 +323,7 @@ def _gang_state(
         if claim.devices is not None and pod.gated:
             # No scheduler gives devices to a gated pod: this state of the pod is an old one, or somebody meddled.
             name = claim.metadata.name
-            text = f"claim {name} of {shown(pod)} was given devices while it was gated; delete that pod"
+            text = f"Claim {name} was allocated while {shown(pod)} had its scheduling gate. Delete that pod."
             meddled = meddled or Reason(Cause.POD, text)
     longest_s = longest(lasts_s(member.pod) for member in workload.members)
     ending = ending_for(claims.values(), picture, now, wall, longest_s) if claims else None
@@ -309,21 +332,27 @@ def _gang_state(
 
 
 def _blocked_by(member: Member, claim: ClaimRecord | None) -> Reason | None:
-    """Return who keeps a member from having a claim of its own, for as long as they like; None if no one does.
+    """Return why a member cannot have a claim of its own; None if it can.
+
+    The cause is a gate of another program, or another owner's claim. The controller cannot end this state.
 
     Args:
         member: A member without a claim of its own.
-        claim: The claim in its place, which belongs to somebody else; None if there is none.
+        claim: The claim with the member's name that has another owner; None if there is none.
     """
     if claim is not None:
-        text = f"claim {claim.metadata.name} belongs to somebody else; delete {shown(member.pod)}"
+        text = f"Claim {claim.metadata.name} does not belong to this pod. Delete {shown(member.pod)}."
         return Reason(Cause.POD, text)
     gates = other_gates(member.pod) if member.pod.gated else []
-    return Reason(Cause.GATE, f"{shown(member.pod)} {other_gate(gates)}") if gates else None
+    return other_gate(member.pod, gates) if gates else None
 
 
 def _lacks(member: Member, picture: Picture) -> tuple[bool, Reason | None]:
-    """Return whether a member lacks something without which no plan can have it, and what; None while that is read."""
+    """Return whether a member lacks what a plan needs, and the reason to show.
+
+    For example, it lacks its claim template. The reason is None if nothing is lacking, and while the object is being
+    read.
+    """
     pod = member.pod
     if pod.gated and (why := picture.lacking_of(pod)) is not None:
         return True, why
@@ -337,12 +366,15 @@ def _lacks(member: Member, picture: Picture) -> tuple[bool, Reason | None]:
 
 
 def _is_unused(pod: Pod, claim: ClaimRecord) -> bool:
-    """Return whether a claim is a tentative placement that the scheduler has not allocated."""
+    """Return whether a claim has GPUs chosen for this pod, and the scheduler allocated none."""
     return claim.pin is not None and claim.devices is None and claim.owned_by(pod.metadata.uid)
 
 
 def _is_for(pod: Pod, claim: ClaimRecord, picture: Picture) -> bool:
-    """Return whether a claim that pods share is being placed with this pod."""
+    """Return whether a shared claim is being placed through this pod.
+
+    One of the pods that share the claim gets a place for it first. The others wait until the claim is allocated.
+    """
     if claim.set is None or claim.deleting or claim.devices is not None:
         return False
     heir = picture.claim_users.heir(claim)

@@ -1,8 +1,8 @@
-"""What has to be done for one pod that is placed by itself: from its state to a step. Pure.
+"""Decides the next step of a pod that is placed by itself, from its state. Pure.
 
-A tentative placement ends by itself: whatever keeps a pod waiting after its gate is removed, its GPUs are kept from
-others no longer than a deadline. All deadlines of such a pod are checked here. ``gang_step`` does the same for gangs
-that have not started, by the same rules (``rules.py``).
+Once a pod's gate is removed, its GPUs are kept from other pods only until this deadline, for any cause. All deadlines
+of such a pod are checked here. ``gang_step`` does the same for gangs that have not started, by the same rules
+(``rules.py``).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from dradriver.reason import Cause, Reason
 
 
 def pod_step(state: PodState, picture: Picture, now: float, deadlines: Deadlines) -> Step:
-    """Return what has to be done for a pod.
+    """Return the next step for a single pod.
 
     Args:
-        state: How far it is.
+        state: The state of the pod.
         picture: The cluster cache.
-        now: The loop's clock.
-        deadlines: How long to wait.
+        now: The time by the event loop's clock.
+        deadlines: Says how long to wait for the scheduler.
     """
     member, claim = state.member, state.claim
     # The table at the top of ``observe.py`` says what each phase is and what ends it. ``claim`` is the claim that the
@@ -58,7 +58,7 @@ def pod_step(state: PodState, picture: Picture, now: float, deadlines: Deadlines
         case Phase.FOREIGN:
             key = claim_key(member.pod)
             name = claim.metadata.name if key is None else key[1]
-            text = f"claim {name} belongs to somebody else; delete this pod and create it anew"
+            text = f"Claim {name} does not belong to this pod. Delete the pod and create it again."
             return Wait(reason=Reason(Cause.POD, text))
         case Phase.LEAVING:
             return _leaving(member, claim, now)
@@ -86,7 +86,7 @@ def _unclaimed(member: Member, picture: Picture, now: float) -> Step:
         return Settle(unnominate=(member,))
     if pod.gated and (others := other_gates(pod)):
         # A set that is promised to a pod which another gate still holds would be of use to nobody.
-        return Wait(reason=other_gate(others))
+        return Wait(reason=other_gate(pod, others))
     key = claim_key(pod)
     lead = picture.claim_users.lead(key) if key is not None and is_set(key) else None
     if key is not None and lead is not None and lead.metadata.uid != pod.metadata.uid:
@@ -95,7 +95,11 @@ def _unclaimed(member: Member, picture: Picture, now: float) -> Step:
 
 
 def _place(member: Member, picture: Picture, now: float, *, joins: str = "") -> Step:
-    """Return that a pod wants a place, once the template is read that says what it requests."""
+    """Return the step that places a pod; a wait while its template is read.
+
+    It also waits for a while after another program deleted the pod's claim. ``joins`` is the uid of the shared claim to
+    join; empty for a claim of its own. ``now`` is by the event loop's clock.
+    """
     if picture.templates.unread_of(member.pod) is not None:
         return Wait()
     # Whoever deletes its claims may go on doing so.
@@ -109,17 +113,18 @@ def _bound(pod: Pod, claim: ClaimRecord) -> Settle:
 
 
 def _bypassed(member: Member, claim: ClaimRecord | None, now: float, deadlines: Deadlines) -> Step:
-    """Return what is done for a pod that is bound and whose claim was not allocated, as far as is seen so far.
+    """Return the step for a bound pod whose claim is not allocated.
 
-    The scheduler allocates first, but claims and pods are seen apart. Who binds a pod by hand and leaves its claim
-    aside leaves the kubelet waiting for it for ever. The claim is deleted as it was seen only: of a later state the
-    server knows.
+    The scheduler allocates a claim before it binds the pod, but the reflectors may show the pod first. So the step
+    waits. If a user has bound the pod by hand, the claim is never allocated, and the kubelet waits for it for ever.
+    After a deadline the step deletes the claim, but only the version that was seen. ``now`` is by the event loop's
+    clock; ``deadlines`` has this deadline.
     """
     pod, since = member.pod, member.memory.bound_at
     reason = Reason(
         Cause.SCHEDULER,
-        f"it was bound to node {pod.spec.node_name} without its GPUs; delete it, and leave binding to a "
-        "scheduler that allocates claims",
+        f"The pod was bound to node {pod.spec.node_name} without its GPUs. Delete it, and use a scheduler that "
+        "allocates claims.",
     )
     until = (now if since is None else since) + deadlines.promise_s
     if now >= until:
@@ -131,29 +136,30 @@ def _bypassed(member: Member, claim: ClaimRecord | None, now: float, deadlines: 
 
 
 def _sharing(member: Member, claim: ClaimRecord, picture: Picture, now: float) -> Step:
-    """Return the step of a pod on a shared claim that was made for another pod.
+    """Return the step for a pod whose shared claim was made for another pod.
 
-    The gate of such a pod stays until the scheduler has allocated the claim: until then the claim can get another node.
+    The gate of the pod stays until the scheduler has allocated the claim: before that, the claim can still get another
+    node.
     """
     pod, name = member.pod, claim.metadata.name
     if claim.set is None:
         text = (
-            f"claim {name} is not one that the driver made for pods to share; write another name as "
-            f"{names.SHARED_CLAIM}, or delete that claim"
+            f"Claim {name} exists, but the driver did not create it for sharing. Write another name as "
+            f"{names.SHARED_CLAIM}, or delete that claim."
         )
         return Wait(reason=Reason(Cause.POD, text))
     if claim.deleting:
-        return Wait(reason=Reason(Cause.POD, f"waits until the earlier claim {name} is gone, and its pods with it"))
+        return Wait(reason=Reason(Cause.POD, f"Waiting until the deleted claim {name} and its pods are gone."))
     if claim.devices is None:
         heir = picture.claim_users.heir(claim)
         if heir is None:
-            ended = f"waits until the earlier claim {name}, whose pods have ended, is gone"
+            ended = f"Waiting until claim {name} is gone, all its pods have ended."
             return Wait(reason=Reason(Cause.POD, ended))
         return Wait(reason=_led(name, heir))
     if pod.gated:
         other_gate_names = other_gates(pod)
         return (
-            Wait(reason=other_gate(other_gate_names))
+            Wait(reason=other_gate(pod, other_gate_names))
             if other_gate_names
             else _place(member, picture, now, joins=claim.uid)
         )
@@ -161,25 +167,29 @@ def _sharing(member: Member, claim: ClaimRecord, picture: Picture, now: float) -
         return settle
     if pod.refused is None:
         return Wait()
-    return Wait(reason=scheduler_says(pod, pod.refused).add(f"its set {name} is in use by other pods there"))
+    return Wait(reason=scheduler_says(pod, pod.refused).add(f"Other pods use the shared claim {name} there"))
 
 
 def _led(name: str, lead: Pod) -> Reason:
-    return Reason(Cause.GPUS, f"its set {name} is being placed with pod {lead.metadata.name}")
+    return Reason(
+        Cause.GPUS, f"Waiting for pod {lead.metadata.name}, which gets a place for the shared claim {name} first."
+    )
 
 
 def _leaving(member: Member, claim: ClaimRecord, now: float) -> Step:
     free_at = freed_at(member, claim, now)
     if free_at is not None and free_at <= now:
         return Release((claim,), None)
-    gone = Reason(Cause.POD, f"waits until its earlier claim {claim.metadata.name} is gone")
+    gone = Reason(Cause.POD, f"Waiting until the earlier claim {claim.metadata.name} of the pod is gone.")
     return Wait(until=free_at, reason=gone)
 
 
 def _at_barrier(member: Member, claim: ClaimRecord, now: float) -> Step:
-    """Return what is done for a pod of a gang that has started, with its GPUs and a seat: it is bound soon, or late.
+    """Return the step for a pod at the gang barrier once its gang has started.
 
-    A pod of higher priority may have put it out of its place on the node meanwhile, which leaves it its GPUs.
+    The gang barrier keeps the gang's pods unbound until the gang starts. The scheduler then binds the pod soon;
+    otherwise its claim is released at a deadline. If a pod of higher priority took its place on the node, the claim is
+    allocated and not reserved. This case has a deadline of its own.
     """
     assert claim.seat is not None, "the phase says so"
     is_seated = member.uid in claim.users
@@ -193,9 +203,10 @@ def _at_barrier(member: Member, claim: ClaimRecord, now: float) -> Step:
 
 
 def _preempting(state: PodState, claim: ClaimRecord, now: float) -> Step:
-    """Return what is done for a pod while others end for it.
+    """Return the step for a pod while other pods end for it.
 
-    Neither how long a tentative placement may last nor what the scheduler says of the pod counts until they have.
+    Until these have ended, only their deadline counts, not the deadline for the scheduler. ``state`` is the pod's
+    state; ``now`` is by the event loop's clock.
     """
     ending = state.ending
     assert ending is not None, "the phase says so"
@@ -208,16 +219,16 @@ def _gated(state: PodState, claim: ClaimRecord, now: float, deadlines: Deadlines
     member = state.member
     match state.phase:
         case Phase.MEDDLED if claim.devices is None or any(uid != member.uid for uid in claim.users):
-            text = f"claim {claim.metadata.name} is used by another pod; delete that pod: a claim's GPUs are one pod's"
+            text = f"Claim {claim.metadata.name} of this pod is used by another pod. Delete that pod."
             return Wait(reason=Reason(Cause.POD, text))
         case Phase.MEDDLED:
             # No scheduler gives devices to a gated pod: this state of the pod is an old one, or somebody meddled.
-            text = f"its claim {claim.metadata.name} was given devices while it was gated; delete this pod"
+            text = f"Claim {claim.metadata.name} was allocated while the pod had its scheduling gate. Delete this pod."
             return Wait(reason=Reason(Cause.POD, text))
         case Phase.OUTDATED:
             return Release((claim,), WithdrawReason.OUTDATED)
         case Phase.BLOCKED:
-            return Release((claim,), WithdrawReason.BLOCKED, other_gate(other_gates(member.pod)))
+            return Release((claim,), WithdrawReason.BLOCKED, other_gate(member.pod, other_gates(member.pod)))
         case Phase.UNREAD:
             until = member.memory.placed_at + deadlines.promise_s
             if now < until:
@@ -246,9 +257,10 @@ def _tentative(member: Member, claim: ClaimRecord, picture: Picture, now: float,
 
 
 def _is_overlooked(memory: PodMemory, claim: ClaimRecord, picture: Picture) -> bool:
-    """Return whether the scheduler may find no room for a part by mistake: until it was made anew once.
+    """Return whether the scheduler may have refused a fraction of a GPU by mistake.
 
-    So it is with devices that claims share: what they have is a sum. A MIG slice may also be a device of its own.
+    This can happen with devices that several claims share, because the scheduler can count one use twice. It is assumed
+    only once for a pod. ``memory`` shows whether the controller has created the claim again for this cause.
     """
     pin = claim.pin
     if pin is None or memory.is_renewed:
@@ -262,15 +274,19 @@ _MORE_BEFORE: Final = (*names.FORMER_RESULTS, names.BANDWIDTH)
 
 
 def _settled(pod: Pod, claim: ClaimRecord) -> Settle | None:
-    """Return what is not true any more, or not yet, of a pod that has its claim; None if all is."""
+    """Return the step that corrects a pod's annotations and its claim's owners.
+
+    Returns None if both are right.
+    """
     settle = Settle(_untrue(pod, claim), _unowned(pod, claim))
     return None if settle.is_done else settle
 
 
 def _untrue(pod: Pod, claim: ClaimRecord) -> dict[str, str | None]:
-    """Return the annotations that do not say what the pod's claim holds; a stranger's claim says nothing.
+    """Return the annotations that must be written because they differ from the pod's claim.
 
-    Nor does one without devices: where two leaders overlap, one of them may know another claim than the pod has.
+    Empty if the claim belongs to another pod or has no devices. Annotations can differ if two leaders overlap: one of
+    them may have written those of another claim.
     """
     if claim.devices is None or claim.pin is None:
         return {}
@@ -286,6 +302,9 @@ def _untrue(pod: Pod, claim: ClaimRecord) -> dict[str, str | None]:
 
 
 def _unowned(pod: Pod, claim: ClaimRecord) -> ClaimRecord | None:
-    """Return the shared claim that a pod uses without owning it: it would end with the owners. None for no such."""
+    """Return the shared claim that a pod uses without owning it; else None.
+
+    The pod must become an owner. Otherwise Kubernetes deletes the claim together with the other owners.
+    """
     is_own = claim.set is None or claim.deleting or claim.owned_by(pod.metadata.uid)
     return None if is_own else claim

@@ -1,4 +1,7 @@
-"""Rules that hold for single pods and for gangs alike: what breaks a claim, how long the scheduler is waited for."""
+"""Rules for single pods and gangs alike: what breaks a claim, and how long to wait for the scheduler.
+
+``pod_step``, ``gang_step`` and ``observe`` call this module.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from dradriver.reason import Cause, Reason
 
 
 def broken_by(claim: ClaimRecord, picture: Picture) -> WithdrawReason | None:
-    """Return which rule a claim breaks so that the scheduler never will, or should not, allocate it; None if it may."""
+    """Return why an unallocated claim cannot or should not be allocated; None if it can."""
     if claim.devices is not None:
         return None
     if claim.pin is None:
@@ -33,20 +36,24 @@ def broken_by(claim: ClaimRecord, picture: Picture) -> WithdrawReason | None:
 
 
 def is_seated(member: Member, claim: ClaimRecord) -> bool:
-    """Return whether a member of a gang has its GPUs, and a place that the scheduler keeps.
+    """Return whether the scheduler keeps GPUs and a node for a gang member.
 
-    One that a pod of higher priority put out has its GPUs still, and the claim is reserved for nobody. Once the
-    scheduler was told that the barrier is off, it lets go of the pod.
+    This is not so in two cases. A pod of higher priority took the place: then the claim has its GPUs, but is reserved
+    for no pod. Or the scheduler was told that the gang barrier, which keeps pods unbound, is off: then it releases the
+    pod.
     """
     is_off = claim.seat is not None and OFF in claim.seat.told
     return claim.devices is not None and member.uid in claim.users and not claim.deleting and not is_off
 
 
 def freed_at(member: Member, claim: ClaimRecord, now: float) -> float | None:
-    """Return when a claim that is being deleted needs help to go; None if it goes by itself.
+    """Return when the controller must help to delete a claim; None if never.
 
-    The scheduler lets go of one with a seat when it is told that the seat is off. One that was started anew meanwhile,
-    or failed to write it, does not: it looks at no pod whose claim is being deleted (1.36.3, foreachPodResourceClaim).
+    Only a claim with a gang barrier device, which keeps its pod unbound, may need help. The scheduler releases the
+    claim when it is told that the barrier is off. A scheduler that was restarted meanwhile, or failed to write the
+    release, does not: it ignores pods whose claims are being deleted (1.36.3, foreachPodResourceClaim).
+
+    The time is by the event loop's clock. ``now`` means that the scheduler must be told at once.
     """
     if claim.seat is None:
         return None
@@ -56,9 +63,11 @@ def freed_at(member: Member, claim: ClaimRecord, now: float) -> float | None:
 
 
 def patience(member: Member, deadlines: Deadlines) -> float | None:
-    """Return until when to wait for a scheduler that finds no room for a pod; None while it finds some.
+    """Return until when a scheduler's refusal of a pod is tolerated; None without a refusal.
 
-    What it said of the claim before it may say again, and then nothing is written: it has had the time to.
+    ``deadlines`` says how long. If the scheduler also refused the pod with its last claim, it may repeat the same
+    message. The API does not show a repeated message, so the controller waits longer. The time is by the event loop's
+    clock.
     """
     memory = member.memory
     if memory.unschedulable_at is None or is_preempting(member.pod):
@@ -68,34 +77,42 @@ def patience(member: Member, deadlines: Deadlines) -> float | None:
 
 
 def is_preempting(pod: Pod) -> bool:
-    """Return whether the scheduler has other pods end for a pod that it refused: it nominates a node for the pod.
+    """Return whether the scheduler ends other pods to make room for this pod.
 
-    The controller nominates nodes, too. Where the scheduler finds no room and nobody to end, it removes a nomination in
-    the same write (``schedule_one.go``, ``preemption.go``, Kubernetes 1.35), unless the pod may not preempt.
+    That is assumed if the pod has a nominated node and may preempt. The controller nominates nodes, too. But if the
+    scheduler finds no room and no pod to end, it removes any nomination when it writes its refusal. A pod that may not
+    preempt (``Never``) keeps its nomination, so it does not count. Source: ``schedule_one.go`` and ``preemption.go`` of
+    Kubernetes 1.35.
     """
     return bool(pod.status.nominated_node_name) and pod.spec.preemption_policy != "Never"
 
 
 def scheduler_says(pod: Pod, refused: str | None) -> Reason:
-    """Return the reason of a pod that is not bound: what its scheduler says; None for nothing."""
+    """Return the reason to show on a pod that its scheduler has not bound.
+
+    ``refused`` is the scheduler's message; None if it has written none.
+    """
     if refused is None:
         group = messages.shown(pod.pod_group)
         if pod.pod_group and pod.unscheduled is not None:
-            return Reason(Cause.SCHEDULER, f"the scheduler finds no room for another pod of its PodGroup {group}")
-        scheduler = f"the scheduler {pod.spec.scheduler_name[:63]!r}" if pod.spec.scheduler_name else "the scheduler"
-        text = f"{scheduler} has not bound the pod to its nodes; if there is no such scheduler, delete the pod"
+            return Reason(Cause.SCHEDULER, f"The scheduler finds no room for another pod of PodGroup {group}.")
+        scheduler = f"Scheduler {pod.spec.scheduler_name[:63]!r}" if pod.spec.scheduler_name else "The scheduler"
+        text = f"{scheduler} has not bound pod {pod.metadata.name}. If there is no such scheduler, delete the pod."
         if pod.pod_group:
             text += (
-                f"; it tries no pod of PodGroup {group} while one of them has a scheduling gate or no claim, or while "
-                "fewer than its minCount are there that have not ended"
+                f" The scheduler tries no pod of PodGroup {group} while one of them has a scheduling gate or no claim, "
+                "or while fewer than its minCount exist that have not ended."
             )
         return Reason(Cause.SCHEDULER, text)
     why = _stable(refused) or "it does not say why"
-    return Reason(Cause.SCHEDULER, f"the scheduler finds no room on its nodes: {why}")
+    return Reason(Cause.SCHEDULER, f"The scheduler finds no room for pod {pod.metadata.name} on its nodes: {why}.")
 
 
 def _stable(message: str) -> str:
-    """Return a scheduler's message without its numbers, which change with every event: ``0/5 nodes are available``."""
+    """Return a scheduler's message without the numbers of nodes.
+
+    These numbers, as in ``0/5 nodes are available``, change with every event.
+    """
     text = re.sub(r"^\d+/\d+ nodes are available: ", "", message[:1024]).partition(" preemption:")[0]
     text = text.partition(". ")[0].partition(" still not schedulable")[0]
     causes = {re.sub(r"^\d+ (?=[a-zA-Z])", "", cause.strip(" .")) for cause in text.split(", ")}
@@ -103,14 +120,14 @@ def _stable(message: str) -> str:
 
 
 def not_known(gated: Iterable[tuple[Member, ClaimRecord]], picture: Picture) -> Reason | None:
-    """Return what is not known yet that decides if claims of gated pods are right; None if all is known.
+    """Return which data are missing to check gated pods' claims; None if none.
 
-    A leader that begins has no tables of any machine, and has read no NICs.
+    A new leader has not assessed the GPUs of any machine yet, and has read no NICs.
     """
     members = dict(gated)
     nodes = (claim.pin.choice.node for claim in members.values() if claim.pin is not None)
     if without_tables := picture.inventory.aside.intersection(nodes):
-        return Reason(Cause.NODES, f"waits until the GPUs of its node {min(without_tables)} are assessed")
+        return Reason(Cause.NODES, f"Waiting until the GPUs of node {min(without_tables)} are assessed.")
     for member in members:
         with contextlib.suppress(WordError):  # the pod is told so when its claim is checked
             for limit in node_limits.concerning(member.wish):
@@ -120,15 +137,15 @@ def not_known(gated: Iterable[tuple[Member, ClaimRecord]], picture: Picture) -> 
 
 
 def shown(pod: Pod) -> str:
-    """Return a pod's name in messages."""
+    """Return how messages name a pod: ``pod NAME``."""
     return f"pod {pod.metadata.name}"
 
 
 def other_gates(pod: Pod) -> list[str]:
-    """Return the scheduling gates of others that hold a pod."""
+    """Return the names of a pod's scheduling gates that other programs must remove."""
     return [gate.name for gate in pod.spec.scheduling_gates if gate.name != names.GATE]
 
 
-def other_gate(gates: list[str]) -> Reason:
-    """Return the reason of a pod that scheduling gates of others hold."""
-    return Reason(Cause.GATE, f"waits for scheduling gate {gates[0]} of another controller to be lifted first")
+def other_gate(pod: Pod, gates: list[str]) -> Reason:
+    """Return the reason to show on a pod that has scheduling gates of other programs."""
+    return Reason(Cause.GATE, f"Waiting until another controller removes scheduling gate {gates[0]} of {shown(pod)}.")

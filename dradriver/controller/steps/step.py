@@ -1,4 +1,7 @@
-"""What has to be done for a workload now, one pod or a gang that has not started. Pure: ``observe`` has looked."""
+"""Decides the next step of a workload: a single pod, or a gang that has not started. Pure.
+
+``StepRunner`` calls it after ``observe``.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ _DEFAULT = Deadlines()
 
 
 def step(state: PodState | GangState, picture: Picture, now: float, deadlines: Deadlines = _DEFAULT) -> Step:
-    """Return the next step of a workload: what has to be done.
+    """Return the next step of a workload.
 
     Args:
-        state: How far it is, as ``observe`` or ``observe_gang`` returned it at the same time.
+        state: The state of the workload, as ``observe`` or ``observe_gang`` returned it at the same time.
         picture: The cluster cache.
-        now: The loop's clock.
-        deadlines: How long to wait.
+        now: The time by the event loop's clock.
+        deadlines: Says how long to wait for the scheduler.
     """
     if isinstance(state, GangState):
         return gang_step(state, picture, now, deadlines)

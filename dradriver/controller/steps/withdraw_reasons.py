@@ -1,4 +1,4 @@
-"""Why a promise is taken back."""
+"""The causes for which the controller takes a pod's chosen GPUs back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dradriver.reason import Cause, Reason
 
 
 class WithdrawReason(enum.StrEnum):
-    """Why a promise is taken back; the values are metric labels."""
+    """Why the controller takes a pod's chosen GPUs back; the values are metric labels."""
 
     TAKEN = "taken"  # another claim was given one of its devices
     GONE = "gone"  # one of its devices is not offered any more
@@ -25,15 +25,18 @@ class WithdrawReason(enum.StrEnum):
 
 
 _TOLD: Final = {
-    WithdrawReason.TAKEN: "another claim was given one of its devices",
-    WithdrawReason.GONE: "one of its devices is not offered any more",
-    WithdrawReason.DAMAGED: "somebody changed its claim",
-    WithdrawReason.ASLEEP: "pods of its gang are deleted while it starts",
-    WithdrawReason.OVERLOOKED: "the scheduler overlooks that there is room for it",
+    WithdrawReason.TAKEN: "another claim has one of its devices",
+    WithdrawReason.GONE: "no node offers one of its devices any more",
+    WithdrawReason.DAMAGED: "another program changed its claim",
+    WithdrawReason.ASLEEP: "pods of its gang are deleted while the gang starts",
+    WithdrawReason.OVERLOOKED: "the scheduler did not see that there is room for it",
 }
 
 
 def again(cause: WithdrawReason) -> Reason:
-    """Return the reason of a pod whose placement is withdrawn again and again, the last time for this cause."""
-    why = _TOLD.get(cause, "its claim is not what it asks for any more")
-    return Reason(Cause.POD, f"what it is promised is taken back again and again: {why}")
+    """Return the reason to show on a pod that lost its chosen GPUs several times.
+
+    ``cause`` is why it lost them the last time.
+    """
+    why = _TOLD.get(cause, "its claim does not match its request any more")
+    return Reason(Cause.POD, f"The placement of this pod was revoked several times, the last time because {why}.")

@@ -1,4 +1,7 @@
-"""Single writes of claims. Each is safe to repeat, and refused by the server if the object moved on."""
+"""Makes single writes of claims. Each is safe to repeat, and the server refuses it if the object has changed.
+
+``Commit``, the executor and the garbage collector call it.
+"""
 
 from __future__ import annotations
 
@@ -38,23 +41,23 @@ UNPROTECT_S: Final = 1.0
 
 
 class ApiWriter:
-    """Writes decisions to the API server, and into the live picture at once.
+    """Writes claims to the API server, and puts each answer into the cluster cache.
 
-    What takes several writes stops between two of them while the server wants a pause, and says to its ``slot`` that
-    the next one begins.
+    An operation with several writes calls ``go_on`` before each further write. It stops there if the server wants a
+    pause.
 
     Attributes:
         pods: Writes pods.
-        owners: Writes them into the claims that they share.
+        owners: Adds pods to the owners of the claims that they share.
     """
 
     def __init__(self, client: Client, picture: Picture, lanes: Lanes, *, tells_nvsentinel: bool = False) -> None:
-        """Make one that has written nothing.
+        """Make a writer that has written nothing.
 
         Args:
             client: The API server.
-            picture: The cluster.
-            lanes: They say whether the server wants a pause, and are told so where nobody else is.
+            picture: The cluster cache.
+            lanes: Say whether the server wants a pause. The writer tells them of failures that it does not raise.
             tells_nvsentinel: Whether pods that get GPUs also get NVSentinel's annotation.
         """
         self._client, self._picture, self._paused, self._failed = client, picture, lanes.paused, lanes.failed
@@ -62,11 +65,13 @@ class ApiWriter:
         self.owners = Owners(client, picture, look=self.look, check_pause=self._check_pause)
 
     def go_on(self, slot: Slot) -> None:
-        """Say that the next write of several begins.
+        """Check that the next write of an operation may begin, and note its beginning.
+
+        ``slot`` is the operation's right to write.
 
         Raises:
             PausedError: The server wants a pause first.
-            MovedOnError: A claim was taken back while the one before hung.
+            MovedOnError: A claim was revoked while the previous write hung.
         """
         self._check_pause()
         if slot.revoked:
@@ -78,7 +83,10 @@ class ApiWriter:
             raise PausedError("the API server wants a pause")
 
     async def look(self, key: Key) -> ClaimRecord | None:
-        """Ask the API server for a claim and bring it into the cluster cache; None where it has none."""
+        """Read a claim from the API server into the cluster cache.
+
+        Returns None if the claim does not exist.
+        """
         namespace, name = key
         try:
             claim = await self._client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=Claim)
@@ -91,10 +99,10 @@ class ApiWriter:
         return record
 
     async def withdraw(self, claim: ClaimRecord) -> None:
-        """Delete a claim at the API server as it was seen.
+        """Delete a claim at the API server, unless it has changed since it was read.
 
         Raises:
-            MovedOnError: It is another one by now, or was changed: the scheduler may be giving it devices.
+            MovedOnError: The claim was replaced or changed: the scheduler may be allocating it.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
@@ -117,10 +125,10 @@ class ApiWriter:
             await self._unprotect(claim)
 
     async def _unprotect(self, claim: ClaimRecord) -> None:
-        """Let a claim go that was deleted: the next one of its name can be made at once.
+        """Try to remove Kubernetes' finalizer from a deleted claim.
 
-        kube-controller-manager would do it when its turn comes, and does where this fails. Nothing is lost by it: no
-        scheduler gives devices to a claim that is being deleted.
+        Then the next claim with the same name can be created at once. If the removal fails, kube-controller-manager
+        does it later. The removal is safe: no scheduler allocates devices to a claim that is being deleted.
         """
         if self._paused():
             return
@@ -133,10 +141,10 @@ class ApiWriter:
             logger.debug("claim %s/%s is deleted and may stay for a while: %s", *claim.key, error)
 
     async def unprotect(self, claim: ClaimRecord) -> None:
-        """Remove Kubernetes' finalizer at the API server from a claim that was deleted and that nobody uses.
+        """Remove Kubernetes' finalizer from a deleted claim that no pod uses.
 
         Raises:
-            ApiError: The server refuses: it is another claim by now, or was changed.
+            ApiError: The server refuses: the claim was replaced or changed.
             Unreachable: No answer.
         """
         namespace, name = claim.key
@@ -145,10 +153,10 @@ class ApiWriter:
         await self._client.patch(RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim)
 
     async def release(self, claim: ClaimRecord) -> None:
-        """Remove all finalizers at the API server from a deleted claim without devices that nobody uses.
+        """Remove all finalizers from a deleted claim without devices that no pod uses.
 
         Raises:
-            MovedOnError: It is gone, or was changed.
+            MovedOnError: The claim is gone, or was changed.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
@@ -163,11 +171,12 @@ class ApiWriter:
             raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
 
     async def create(self, pod: Pod, wish: PlacementRequest, placement: Placement) -> ClaimRecord:
-        """Create a pod's claim at the API server.
+        """Create a pod's claim at the API server, pinned to the GPUs of ``placement``.
 
         Raises:
-            MovedOnError: What it is for was given to others meanwhile, or there is a claim of that name.
-            UnsureError: The claim may be there; ask the server before anything else.
+            MovedOnError: Another claim has got its GPUs meanwhile, or a claim with its name exists.
+            CrowdedError: Other programs kept changing the namespace's quota.
+            UnsureError: The claim may exist; read it from the server before any other write.
             ApiError: The server refuses.
             Unreachable: No answer; nothing was created.
         """
@@ -202,7 +211,10 @@ class ApiWriter:
         return claim
 
     async def create_handed_over(self, pod: Pod, wish: PlacementRequest) -> None:
-        """Create the claim of a pod that kube-scheduler places alone. It raises what ``create`` raises."""
+        """Create the claim of a pod that is handed over to kube-scheduler.
+
+        The claim is pinned to no GPU. The errors are those of ``create``.
+        """
         assert wish.alone is not None, "the pod says so"
         body = claim_builder.handed_over(pod, wish.alone)
         await self._make(wish, body if wish.template is None else claim_templates.marked(body, wish.template))
@@ -230,11 +242,13 @@ class ApiWriter:
         return claim
 
     async def _made_after_all(self, key: Key) -> None:
-        """Find out whether a claim is there whose creation was not answered well.
+        """Check whether a claim exists after the answer to its creation was lost.
+
+        It returns if the claim does not exist.
 
         Raises:
-            MovedOnError: It is.
-            UnsureError: The server does not say.
+            MovedOnError: The claim exists.
+            UnsureError: The server does not answer this either.
         """
         try:
             claim = await self.look(key)

@@ -1,8 +1,8 @@
-"""Writes what was decided for a workload, for one pod or the pods of a gang: all of it or nothing.
+"""Writes a decision for a workload, a single pod or the pods of a gang: all of it or nothing. The executor calls it.
 
 A plan takes two writes for each pod: its claim is created, and then its gate is removed. No gate is removed before all
-claims are there, so a plan that fails keeps no GPU from others. Each write is safe to repeat; the API shows whatever is
-left half done, and ``observe`` reads it there.
+claims exist, so a plan that fails keeps no GPU from others. Each write is safe to repeat. If the writes stop half-way,
+the API shows how far they came, and ``observe`` reads it there.
 """
 
 from __future__ import annotations
@@ -42,39 +42,40 @@ MANAGER: Final = "gpu-topology-gang"  # of the seats' conditions: the node agent
 
 
 class Commit:
-    """The writes of workloads. The executor runs them, each with a slot of its own."""
+    """The writes for each decision about a workload.
+
+    The executor runs them. ``slot`` is always the right to write that the executor got for the workload.
+    """
 
     def __init__(
         self, client: Client, writer: ApiWriter, picture: Picture, lanes: Lanes, placed: Placed, reasons: Reasons
     ) -> None:
-        """Make one that has written nothing.
+        """Make an object that has written nothing.
 
         Args:
             client: The API server.
             writer: Makes single writes.
             picture: The cluster cache.
             lanes: Say whether the server is in trouble: then the writes of a gang follow one another.
-            placed: Told of each placement.
-            reasons: Told of pods that do not wait any more.
+            placed: Reports each placement.
+            reasons: Removes the reasons of pods that do not wait any more.
         """
         self._client, self._writer, self._picture, self._lanes = client, writer, picture, lanes
         self._placed, self._reasons = placed, reasons
 
     async def place(self, plan: Mapping[Member, Placement], slot: Slot) -> None:
-        """Commit a plan: create its claims, then remove the gates of its pods.
+        """Write a plan: create its claims, then remove the gates of its pods.
 
-        The gates are removed once all claims exist. The cluster cache counts the claims already (``Picture.promise``).
-        A pod that has no gate any more only needs its claim: the scheduler waits for the claim.
+        The cluster cache counts the claims already (``Picture.promise``). The gates are removed once all claims exist.
+        A pod without this driver's gate only needs its claim, because the scheduler waits for the claim.
 
-        The cluster cache counts the claims already (``Picture.promise``). A pod that has no gate any more only needs
-        its claim: the scheduler waits for the claim.
-
-        If a claim cannot be created, the others are deleted again; ``_undo`` says when they stay.
+        If a claim cannot be created, the others are deleted again; ``_undo`` says when they stay. ``slot`` is the
+        workload's right to write.
 
         Raises:
             MovedOnError: Something changed meanwhile; look again.
-            PausedError: The server wants a pause. Some claims are there; go on later.
-            UnsureError: A claim may be there; ask the server before anything else. Nothing was undone.
+            PausedError: The server wants a pause. Some claims exist; go on later.
+            UnsureError: A claim may exist; read it from the server before any other write. Nothing was undone.
             ApiError: The server refuses a write.
             Unreachable: No answer.
         """
@@ -121,19 +122,19 @@ class Commit:
     async def _undo(
         self, plan: Mapping[Member, Placement], made: Collection[ClaimRecord], error: BaseException, slot: Slot
     ) -> None:
-        """Undo a plan that failed: count its claims no more, and delete those that were made.
+        """Undo a failed plan: stop counting its claims, and delete those that were created.
 
-        They are not deleted if the task was cancelled, or if the server itself is in trouble. The next look at their
-        pods goes on with them or deletes them.
+        They are not deleted if the task was cancelled, or if the server itself is in trouble. The next step of their
+        pods then uses or deletes them.
 
         Args:
             plan: The plan.
-            made: The claims of it that were made.
-            error: Why it failed.
-            slot: The slot of its writes.
+            made: The claims of the plan that were created.
+            error: Why the plan failed.
+            slot: The workload's right to write.
 
         Raises:
-            PausedError: The server wants a pause. The claims stay, too, and are looked at after it.
+            PausedError: The server wants a pause. The claims stay until the next step of their pods, after the pause.
         """
         for member in plan:
             self._picture.release(member.wish.claim)
@@ -146,7 +147,10 @@ class Commit:
         await self._each((partial(self._writer.withdraw, claim) for claim in back), slot)
 
     def _check(self, plan: Mapping[Member, Placement], made: Iterable[ClaimRecord]) -> None:
-        """Raise MovedOnError if the plan does not hold any more: claims are gone, or others have its GPUs."""
+        """Raise MovedOnError if a plan is not valid any more.
+
+        It is not if one of its claims (``made``) is gone, or if other claims have got its GPUs.
+        """
         if not all(map(self._picture.accounts.has, made)):
             raise MovedOnError("claims of it are gone again")
         for member, placement in plan.items():
@@ -154,20 +158,25 @@ class Commit:
                 raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
 
     async def open_gates(self, places: Mapping[Member, Placement], slot: Slot) -> None:
-        """Commit placements whose claims exist: remove the gates of their pods.
+        """Remove the gates of the pods of ``places``, whose claims exist.
 
-        If that is refused while all are gated, their claims are deleted, so that they keep no GPU from others.
+        If the server refuses this while all pods are gated, their claims are deleted, so that they keep no GPU from
+        others. ``slot`` is the workload's right to write.
 
         Raises:
             MovedOnError: A pod was changed or deleted meanwhile.
-            PausedError: Some gates are gone; go on later.
+            PausedError: The server wants a pause. Some gates are removed; go on later.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
         await self._open(places, slot, asyncio.get_running_loop().time())
 
     async def _open(self, places: Mapping[Member, Placement], slot: Slot, began: float) -> None:
-        """Do what ``open_gates`` does; ``began`` is when the workload's writes began, by the loop's clock."""
+        """Do what ``open_gates`` does: remove the gates of the pods of ``places``.
+
+        ``began`` is when the workload's writes began, by the event loop's clock. ``slot`` is the workload's right to
+        write.
+        """
         claims = [member.wish.claim for member in places]
         # Also the last gate of a gang that has not started: its other pods wait for this one.
         is_gang = any(self._picture.gangs.gathers(member.key) for member in places)
@@ -206,12 +215,14 @@ class Commit:
             self._reasons.taken_away(member.key)
 
     async def join(self, member: Member, placement: Placement, slot: Slot) -> None:
-        """Commit that a gated pod shares the allocated claim of other pods: remove its gate.
+        """Let a gated pod share the allocated claim of other pods, and remove its gate.
+
+        ``placement`` names the claim; ``slot`` is the workload's right to write.
 
         Raises:
             MovedOnError: The claim or the pod was changed or deleted meanwhile.
-            PausedError: The claim is the pod's; remove its gate later.
-            ApiError: The server refuses; the claim, which others use, stays.
+            PausedError: The server wants a pause. The pod owns the claim now; remove its gate later.
+            ApiError: The server refuses; the claim stays, because others use it.
             Unreachable: No answer.
         """
         began = asyncio.get_running_loop().time()
@@ -227,18 +238,20 @@ class Commit:
         self._reasons.taken_away(member.key)
 
     async def hand_over(self, member: Member, why: Reason, slot: Slot, *, has_claim: bool) -> None:
-        """Commit that kube-scheduler places a pod for which there is no place, by a claim that is pinned to no GPU.
+        """Let kube-scheduler place a pod: create its claim and remove its gate.
 
-        The claim comes first: of a pod without its claim the scheduler says nothing, and autoscalers would not see it.
+        The claim is pinned to no GPU. It is created first: without a claim the scheduler reports nothing about the pod,
+        and autoscalers would not see it. If ``has_claim``, it exists already. ``why`` is the reason to show on the pod;
+        ``slot`` is the workload's right to write.
 
         Raises:
             MovedOnError: Something changed meanwhile; look again.
-            PausedError: The claim is there; remove the gate later.
-            UnsureError: The claim may be there; ask the server before anything else.
+            PausedError: The server wants a pause. The claim exists; remove the gate later.
+            UnsureError: The claim may exist; read it from the server before any other write.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
-        reason = Reason(why.cause, f"handed over to the scheduler: {why}")
+        reason = Reason(why.cause, f"Handed over to the scheduler. {why}")
         if not has_claim:
             await self._writer.create_handed_over(member.pod, member.wish)
             self._writer.go_on(slot)
@@ -250,7 +263,10 @@ class Commit:
         logger.info("pod %s/%s: handed over to the scheduler: %s", *member.key, why)
 
     async def settle(self, member: Member, step: Settle, slot: Slot) -> None:
-        """Commit corrections of what is not true any more of pods. It raises what ``go`` raises."""
+        """Correct a pod's annotations, the owners of its claim, and nominated nodes.
+
+        ``step`` says what to correct; ``slot`` is the workload's right to write. The errors are those of ``go``.
+        """
         if step.joins is not None:
             await self._writer.owners.adopt(member.pod, step.joins.uid)
             slot.begin()
@@ -259,26 +275,33 @@ class Commit:
         await self._each((partial(self._nominate, gated, None) for gated in step.unnominate), slot)
 
     async def go(self, claims: Iterable[ClaimRecord], slot: Slot) -> None:
-        """Commit that seated members may be bound: tell the scheduler.
+        """Tell the scheduler that the pods of a gang may be bound.
+
+        Until then, the gang barrier devices in these claims keep the pods unbound.
+
+        ``slot`` is the workload's right to write.
 
         Raises:
-            MovedOnError: One lost its seat meanwhile.
-            PausedError: Some are told; go on later.
+            MovedOnError: A member lost its gang barrier device meanwhile.
+            PausedError: The server wants a pause. Some claims are written; go on later.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
         await self._each((partial(self._tell, claim, GO) for claim in claims), slot)
 
     async def release(self, claims: Iterable[ClaimRecord], slot: Slot) -> None:
-        """Commit a release: delete claims, and free those with a gang barrier device.
+        """Delete claims; have the scheduler release those with a gang barrier device.
 
-        The scheduler keeps a deleted claim with a gang barrier until a condition says that the barrier is off. The
-        condition comes after the deletion: else the scheduler would take the same place again. If a claim is deleted
-        and off and still exists, no pod uses it, and its finalizer is removed here.
+        This device keeps the claim's pod unbound until the gang can start.
+
+        The scheduler keeps a deleted claim with a gang barrier device until a condition on it says that the barrier is
+        off. This condition is written after the deletion. Otherwise the scheduler would keep the same place for the pod
+        again. If the claim still exists after both writes, no pod uses it, and a later call removes its finalizer.
+        ``slot`` is the workload's right to write.
 
         Raises:
             MovedOnError: A claim was changed meanwhile.
-            PausedError: Some are gone; go on later.
+            PausedError: The server wants a pause. Some claims are gone; go on later.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
@@ -300,11 +323,13 @@ class Commit:
         await self._each((partial(release_one, claim) for claim in claims), slot)
 
     async def _unbound(self, claim: ClaimRecord) -> None:
-        """Make sure that no pod of a claim is bound, which its reflector may not have shown yet.
+        """Raise if a pod of a claim is bound.
+
+        The API server is asked, because the reflector may not have shown a binding yet.
 
         Raises:
-            MovedOnError: One is.
-            ApiError: The server refuses to say.
+            MovedOnError: A pod is bound.
+            ApiError: The server refuses to answer.
             Unreachable: No answer.
         """
         for key in self._picture.claim_users.of(claim.key):
@@ -330,11 +355,17 @@ class Commit:
         self._picture.assume_claim(claim_record(told))
 
     def go_on(self, slot: Slot) -> None:
-        """Check before the next write of a commit that it may go on. It raises what ``ApiWriter.go_on`` raises."""
+        """Check that the next write for a workload may begin.
+
+        The errors are those of ``ApiWriter.go_on``. ``slot`` is the workload's right to write.
+        """
         self._writer.go_on(slot)
 
     async def stand(self, claims: Iterable[ClaimRecord]) -> bool:
-        """Return whether committed placements still exist at the server. It raises what ``ApiWriter.look`` raises."""
+        """Return whether the server still has all these claims, unallocated and not being deleted.
+
+        The errors are those of ``ApiWriter.look``.
+        """
         for claim in claims:
             known = await self._writer.look(claim.key)
             if known is None or known.uid != claim.uid or known.deleting or known.devices is not None:
@@ -342,9 +373,10 @@ class Commit:
         return True
 
     async def _nominate(self, member: Member, node: str | None) -> None:
-        """Have the scheduler keep a pod's CPU and memory on its node, and try this node first; None for no node.
+        """Set ``nominatedNodeName`` of a pod to a node; None removes it.
 
-        If the controller may not write the status of pods, the pod stays as it is.
+        The scheduler then keeps the pod's CPU and memory on the node, and tries this node first. If the controller may
+        not write the status of pods, the pod stays unchanged.
         """
         pod = self._now(member)
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node}}
@@ -358,22 +390,35 @@ class Commit:
                 raise
             # A nomination only helps the scheduler, so no pod waits because a policy or a webhook refuses it.
             member.may_nominate = False
-            logger.warning("pod %s/%s: its CPU is not kept on node %s: %s", namespace, name, node, error)
+            logger.warning(
+                "Pod %s/%s: status.nominatedNodeName cannot be set to %s, so CPU and memory are not "
+                "kept for it there: %s",
+                namespace,
+                name,
+                node,
+                error,
+            )
             return
         self._picture.assume_pod(changed, was=pod)
 
     def _lives(self, member: Member) -> bool:
-        """Return whether a member's pod is in the cluster cache still."""
+        """Return whether the cluster cache still has a member's pod, with the same uid."""
         pod = self._picture.pods.get(member.key)
         return pod is not None and pod.metadata.uid == member.uid
 
     def _now(self, member: Member) -> Pod:
-        """Return a member's pod as it is known now, if it is the same one."""
+        """Return the newest state of a member's pod from the cluster cache.
+
+        If the pod is gone from the cache, return the member's own copy.
+        """
         pod = self._picture.pods.get(member.key)
         return pod if pod is not None and pod.metadata.uid == member.uid else member.pod
 
     async def _each(self, actions: Iterable[several_writes.Action], slot: Slot) -> None:
-        """Do all of some writes, a few at once. Raises the worst of what went wrong, once none is under way."""
+        """Run the writes ``actions``, a few at once; then raise the worst error.
+
+        ``slot`` is the workload's right to write.
+        """
         all_actions = list(actions)
         if len(all_actions) == 1:
             await all_actions[0]()
@@ -392,10 +437,12 @@ class Commit:
 
 
 def _in_order(places: Mapping[Member, Placement]) -> list[list[tuple[Member, Placement]]]:
-    """Return placements in the order in which the scheduler must see the pods; those of one list in any order.
+    """Return ``places`` as lists, in the order in which the scheduler must see the pods.
 
-    A pod with required affinity comes after the pods that it may have to be next to. If the scheduler refuses it before
-    these are placed, it looks at it again only after minutes: pods at the gang barrier cause no event that wakes it.
+    There are one or two lists. The pods of one list can come in any order. Pods with required affinity are in the
+    second list: the pods that they must be next to may be in the first. If the scheduler sees pods with affinity first,
+    it refuses them, and tries them again only after minutes. The reason is that pods of a gang are kept unbound at
+    first (gang barrier), and cause no event that makes it try sooner.
     """
     rules = {member: member.wish.rules for member in places}
     has_affinity = {member: some is not None and bool(some.together) for member, some in rules.items()}

@@ -1,4 +1,7 @@
-"""Does what was decided, for many pods at once, and sees to whatever comes of it."""
+"""Runs the writes of many workloads at once, and handles their results.
+
+``StepRunner``, ``Placer``, ``Turn`` and ``Preemptions`` call it.
+"""
 
 from __future__ import annotations
 
@@ -48,17 +51,18 @@ REFUSED_BACKOFF_S: Final = 8.0
 MOST_READS: Final = 16  # at once, of one gang
 QUICK: Final = 0.25  # of the time that a write hangs: a server that reads in less is not what holds it up
 _SHOWN: Final = 16  # nodes in one line of the log
-OWN_ERROR: Final = Reason(Cause.SERVER, "an error in the controller, see its log")
+OWN_ERROR: Final = Reason(Cause.SERVER, "The controller failed because of a bug, see its log.")
 
 Action = Coroutine[Any, Any, None]
 """Writes for one workload, under way."""
 
 
 class Executor:
-    """One task for each workload that is written; the workload is busy until it ends, and is then looked at again.
+    """Runs the writes of workloads, one task for each workload.
 
-    If something goes wrong with one workload (a refusal, somebody's webhook, a bug), that workload waits and is told
-    why. Only trouble with the server stops all.
+    A workload is busy until its task ends, and is then processed again. If something goes wrong with one workload (a
+    refusal, a webhook, a bug), only that workload waits, and its pods show why. Trouble with the API server stops all
+    workloads.
     """
 
     def __init__(
@@ -71,16 +75,16 @@ class Executor:
         agenda: Agenda,
         workloads: WorkloadRegister,
     ) -> None:
-        """Make an executor with nothing to do.
+        """Make an executor without tasks.
 
         Args:
-            commit: Writes what was decided.
-            writer: Makes single writes, for what became of those that hang.
-            lanes: Say how many may be under way.
+            commit: Writes decisions.
+            writer: Reads the outcome of writes that hang, and deletes their claims.
+            lanes: Limit how many writes run at once.
             picture: The cluster cache.
-            reasons: Told why a workload has to wait.
-            agenda: Takes the workloads that have to be looked at again, now or later.
-            workloads: The workloads that are looked after.
+            reasons: Writes why a workload has to wait.
+            agenda: Takes the workloads that have to be processed again, now or later.
+            workloads: The register of workloads.
         """
         self.commit = commit
         self._writer, self._lanes, self._picture, self._reasons = writer, lanes, picture, reasons
@@ -88,19 +92,25 @@ class Executor:
         self._tasks: set[asyncio.Task[None]] = set()  # the writes that run now
 
     def can_write(self, workload: PendingWorkload) -> bool:
-        """Return whether the executor may write a workload now; if not, it is looked at again once it may."""
+        """Return whether writes for a workload may begin now.
+
+        If not, the workload is processed again when they may.
+        """
         return self._lanes.writable(workload.key, workload.order)
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     async def one_done(self) -> None:
-        """Wait until one of the executor's tasks has ended; raises what is meant to end the process."""
+        """Wait until one of the executor's tasks has ended.
+
+        If that task failed with an error that must end the process, the error is raised.
+        """
         for task in (await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
             task.result()
 
     async def stop(self) -> None:
-        """End all tasks of the executor."""
+        """Cancel all tasks of the executor, and wait until they have ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -108,7 +118,10 @@ class Executor:
     # What is written.
 
     def place(self, workload: PendingWorkload, plan: Mapping[Member, Placement]) -> None:
-        """Execute the writes of a plan. Its GPUs count as used from now on, and its pods as waiting for schedulers."""
+        """Start the writes of a plan.
+
+        From now on, its GPUs count as used, and its pods count as waiting for their schedulers.
+        """
         for member in plan:
             self._lanes.lifted(member.key, member.scheduler)
         if (joining := next((member for member, place in plan.items() if place.joins), None)) is not None:
@@ -124,31 +137,42 @@ class Executor:
         self.start(workload, lambda slot: self.commit.place(plan, slot), creates=True)
 
     def open_gates(self, workload: PendingWorkload, places: Mapping[Member, Placement]) -> None:
-        """Execute the removal of the gates of pods that have their claims."""
+        """Start to remove the gates of the pods of ``places``, which have their claims."""
         self.start(workload, lambda slot: self.commit.open_gates(places, slot))
 
     def hand_over(self, workload: PendingWorkload, why: Reason, *, has_claim: bool = False) -> None:
-        """Execute the writes that let kube-scheduler place a single pod, with a new claim unless it has one."""
+        """Start the writes that let kube-scheduler place a single pod.
+
+        If not ``has_claim``, they create the pod's claim first. ``why`` is the reason to show on the pod.
+        """
         self.start(
             workload, partial(self.commit.hand_over, workload.lead, why, has_claim=has_claim), creates=not has_claim
         )
 
     def go(self, workload: PendingWorkload, claims: Iterable[ClaimRecord]) -> None:
-        """Execute the writes that tell the scheduler that the pods of claims with a gang barrier may be bound."""
+        """Start the writes that tell the scheduler to bind the pods of a gang.
+
+        Until then, devices in the ``claims`` keep them unbound.
+        """
         self.start(workload, lambda slot: self.commit.go(claims, slot))
 
     def settle(self, workload: PendingWorkload, step: Settle) -> None:
-        """Execute the writes that put right what is not true any more of a workload's pods."""
+        """Start the corrections in ``step``, such as of annotations, of a workload's pods."""
         self.start(workload, lambda slot: self.commit.settle(workload.lead, step, slot))
 
     def release(self, workload: PendingWorkload, step: Release) -> None:
-        """Execute the deletion of claims, and let the workload wait if the cause is one that may come back."""
+        """Start to delete claims of a workload, as ``step`` says.
+
+        If the cause in ``step`` can occur again, the workload then waits before its next try.
+        """
         self.start(workload, lambda slot: self._release(workload, step, slot))
 
     async def _release(self, workload: PendingWorkload, step: Release, slot: Slot) -> None:
-        """Delete the claims of a workload, count that, and decide when it is tried again."""
+        """Delete the claims of ``step``, count them in metrics, and decide the next try.
+
+        ``slot`` is the workload's right to write.
+        """
         # 1. Delete the claims. Without a cause that is all: the workload did not lose a placement.
-        """Delete the claims of a workload, count that, and decide when it is tried again."""
         await self.commit.release(step.claims, slot)
         if step.cause is None:
             return
@@ -194,7 +218,10 @@ class Executor:
         )
 
     def ask(self, workload: PendingWorkload) -> None:
-        """Execute a look at the server whether the claims of a workload's pods were created."""
+        """Start to read from the server whether the claims of a workload's pods exist.
+
+        This is needed if the answer to a creation was lost.
+        """
         self.start(workload, lambda _: self._ask(workload))
 
     def fail(
@@ -208,15 +235,17 @@ class Executor:
         counts: bool = True,
         in_vain: bool = False,
     ) -> None:
-        """Write why a workload's writes failed, and let it wait, twice as long each time.
+        """Let a workload wait after a failure, and show the reason on its pods.
+
+        The wait is twice as long after each further failure.
 
         Args:
             workload: The workload.
-            reason: Why.
-            first_s: How long the first time.
-            longest_s: How long at most.
+            reason: Why the writes failed.
+            first_s: How many seconds it waits after the first failure.
+            longest_s: How many seconds it waits at most.
             in_turn: Whether it keeps its position in the queue.
-            counts: Whether it waits longer the next time.
+            counts: Whether this failure makes the next wait longer.
             in_vain: Whether it had GPUs, and its scheduler did not bind it in time.
         """
         if not in_turn:
@@ -227,12 +256,19 @@ class Executor:
         self._wait(workload, reason)
 
     def begin_anew(self, workload: PendingWorkload, cause: WithdrawReason) -> None:
-        """Have a workload tried again later whose claims the executor deleted, and tell it why."""
+        """Record that a workload begins again because its claims were deleted.
+
+        ``cause`` says why they were deleted. If that has happened several times, the workload waits first, and its pods
+        show why.
+        """
         if workload.failures.begins_anew(asyncio.get_running_loop().time()):
             self._wait(workload, again(cause))
 
     def forget_claims(self, workload: PendingWorkload) -> None:
-        """Forget the claims that the executor was to create for a workload's pods and that are not known to exist."""
+        """Stop counting claims of a workload whose creation has an unknown outcome.
+
+        If such a claim exists, the reflector shows it later.
+        """
         for member in workload.members:
             if (claim := claim_key(member.pod)) is not None:
                 self._picture.release(claim)
@@ -247,7 +283,14 @@ class Executor:
     # What comes of them.
 
     def start(self, workload: PendingWorkload, action: Callable[[Slot], Action], *, creates: bool = False) -> None:
-        """Execute writes of a workload in a task; ``creates`` says whether claims are made, which a quota counts."""
+        """Start writes of a workload in a task.
+
+        Args:
+            workload: The workload.
+            action: Returns the writes, given the workload's right to write (``Slot``).
+            creates: Whether the writes create claims. If they do, a success raises how many claims the namespace
+                may create at once, if a busy quota lowered the number.
+        """
         workload.busy += 1
         # At once: when the task begins, the next one may have been decided on.
         slot = self._lanes.take(workload.key[0], lambda slot: self._spawn(self._let_go(workload, slot)))
@@ -268,7 +311,8 @@ class Executor:
         Args:
             workload: The workload.
             action: Its writes.
-            creates: Whether claims are created, which a quota counts.
+            creates: Whether the writes create claims. If they do, a success raises how many claims the namespace
+                may create at once, if a busy quota lowered the number.
         """
         # The lanes count answers: after a success more writes may run at once, after an error of the server all writes
         # pause.
@@ -279,19 +323,23 @@ class Executor:
             self._lanes.succeeded(created_in=key[0] if creates else "")
             workload.failures.written()
         except MovedOnError as error:
-            logger.info("pod %s/%s: %s; looking again", *key, error)
+            logger.info("Pod %s/%s: %s. The controller reads it again.", *key, error)
             self._lanes.succeeded()
             # A gated pod can go on with what was read since. The scheduler may be allocating the claim of any other.
             is_gated = all(member.pod.gated for member in workload.members)
             workload.failures.moved(clock(), at_once=is_gated)
         except CrowdedError as error:  # the quota of the namespace: fewer of its claims are created at once
-            logger.info("pod %s/%s: %s; trying again in its turn", *key, error)
+            logger.info("Pod %s/%s: %s. The controller tries it again in its turn.", *key, error)
             self._lanes.succeeded()
             self._lanes.crowded(key[0])
         except PausedError as error:  # ``can_write`` keeps it until the pause is over
-            logger.info("pod %s/%s: %s; going on after it", *key, error)
+            logger.info("Pod %s/%s: %s. The controller goes on with the next pod.", *key, error)
         except UnsureError as error:
-            logger.warning("pod %s/%s: %s; asking the server what became of it", *key, error)
+            logger.warning(
+                "Pod %s/%s: the result of a write is unknown: %s. The controller reads it from the API server.",
+                *key,
+                error,
+            )
             if isinstance(error.__cause__, DriverError) and outcome(error.__cause__) is Outcome.SERVER:
                 self._lanes.failed(error.__cause__)
             workload.unsure = True  # the next look at it only asks the server for its claims
@@ -300,21 +348,24 @@ class Executor:
                 self.forget_claims(workload)
             workload.failures.pause(clock(), SERVER_BACKOFF_S)
         except (ApiError, Unreachable) as error:
-            logger.warning("pod %s/%s: %s", *key, error)
+            logger.warning("Pod %s/%s: a write failed: %s", *key, error)
             self._refused(workload, error)
         except RefusedError as error:  # other pods could not be ended for it
             self.fail(workload, Reason(Cause.POD, str(error)), longest_s=REFUSED_BACKOFF_S)
         except DriverError as error:
             self.fail(workload, Reason(Cause.POD, str(error)))
         except Exception:
-            logger.exception("pod %s/%s: an error in this program; trying again later", *key)
+            logger.exception("Pod %s/%s: internal error. The controller tries this pod again later.", *key)
             self.fail(workload, OWN_ERROR)
         finally:
             workload.busy -= 1  # ``start`` has counted these writes
             self._agenda.add(key)
 
     def _refused(self, workload: PendingWorkload, error: ApiError | Unreachable) -> None:
-        """Let a workload wait for which the server failed or refused a write; trouble with the server pauses all."""
+        """Let a workload wait after a failed write.
+
+        If the server itself is in trouble, all writes pause.
+        """
         concern = outcome(error)
         if concern is Outcome.SERVER:
             self._lanes.failed(error)
@@ -328,12 +379,12 @@ class Executor:
         self.fail(workload, reason_of(error), in_turn=concern is Outcome.MOMENT)
 
     async def _let_go(self, workload: PendingWorkload, slot: Slot) -> None:
-        """Revoke the claims of a workload if a write hangs, so that others can have the GPUs.
+        """Revoke the claims of a workload if one of its writes hangs.
 
-        A slow webhook can hold up a write for long. If the server itself is slow, the GPUs could not be used sooner
-        anyway, and a pod whose gate is removed in the end would have lost its claim. The server does not call webhooks
-        for reads, so a quick read shows that it is a webhook. The write itself goes on: with a timeout, a slow server
-        would never complete a write.
+        Then other workloads can have the GPUs. A slow webhook can delay a write for long. A slow server delays all
+        workloads, so revoking would not help. The server does not call webhooks for reads: if a read is quick, the
+        webhook is the cause, and the claims are revoked. The write itself is not cancelled: with a timeout, a slow
+        server would never complete a write. ``slot`` shows since when the write hangs.
         """
         clock = asyncio.get_running_loop().time
         hanging_since, pause_s = slot.since, SLOW_S
@@ -348,14 +399,19 @@ class Executor:
                     await self._revoke(workload, gated, slot)
                     return
             except DriverError as error:
-                logger.warning("pod %s/%s: a write hangs, and %s", *workload.key, error)
+                logger.warning(
+                    "Pod %s/%s: a write is not answered, and reading the pod failed, too: %s", *workload.key, error
+                )
                 if outcome(error) is Outcome.SERVER:
                     self._lanes.failed(error)
                 pause_s *= 2
             await asyncio.sleep(pause_s)
 
     async def _revoke(self, workload: PendingWorkload, members: Iterable[Member], slot: Slot) -> None:
-        """Revoke the claims of members one after the other."""
+        """Delete the claims of these members of a workload, one after the other.
+
+        ``slot`` is the workload's right to write.
+        """
         workload.busy += 1  # a look at it meanwhile would count on claims that are being deleted
         try:
             for member in members:
@@ -365,9 +421,10 @@ class Executor:
             self._agenda.add(workload.key)
 
     async def _still_gated(self, workload: PendingWorkload) -> list[Member]:
-        """Return the members whose pods are still gated, as the server has them.
+        """Return the members whose pods still have their gates at the API server.
 
-        All are asked at once: one after another, a gang's would take so long that the server seems slow.
+        All pods are read at the same time. Otherwise the reads of a large gang would take so long that the server seems
+        slow.
         """
         room = asyncio.Semaphore(MOST_READS)
         members = workload.members  # of a gang they can change during the reads

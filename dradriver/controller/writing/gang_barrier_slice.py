@@ -1,7 +1,10 @@
-"""The ResourceSlice with the gang barrier devices: kept while this replica leads, and whether gangs can rely on it.
+"""Keeps the ResourceSlice with the gang barrier devices while this replica leads.
 
-A server before 1.36 drops what makes a seat keep its pod, without a word. So nothing is stored before a dry run has
-come back whole. The slice belongs to the chart's DeviceClass of seats, so that it goes when the chart does.
+These devices keep a gang's pods unbound until all have places. The module also checks whether that works.
+
+A server before 1.36 silently drops the fields that make the barrier work. So the slice is stored only if a dry run has
+returned all fields. The slice is owned by the chart's DeviceClass of gang barrier devices, so that both are deleted
+together.
 """
 
 from __future__ import annotations
@@ -31,29 +34,42 @@ AGAIN_S: Final = 60.0  # somebody may delete the slice, and a server may be upgr
 FIRST_RETRY_S: Final = 1.0
 FIRST_LOOK_S: Final = 5.0  # that a new leader waits to know before it plans a gang: longer than a server in order takes
 
-WITHOUT: Final = "pods of gangs are let go together, but nothing keeps one from being bound without the others"
-NO_CLASS: Final = f"there is no DeviceClass {gang_barrier_device.CLASS}: install the chart of this version"
+WITHOUT: Final = "The gang barrier is not available, so a pod of a gang can be bound without the others"
+NO_CLASS: Final = f"DeviceClass {gang_barrier_device.CLASS} does not exist. Install the chart of this version"
 
 Record = Callable[[str, str], Awaitable[None]]
 """Writes an Event about the DeviceClass of seats, given its uid, empty without one, and what to say."""
 
 
 def recorder(client: Client, *, instance: str) -> Record:
-    """Return what writes the Event that there is no slice of seats; ``instance`` is the replica that says so."""
+    """Return the function that writes the Event that the gang barrier is not available.
+
+    The barrier keeps a gang's pods unbound until all have places. ``instance`` is the name of this replica, which the
+    Event shows.
+    """
     events = Recorder(client, component="gpu-topology", instance=instance)
 
     async def record(uid: str, message: str) -> None:
         about = Reference(DEVICE_CLASSES.kind, "", gang_barrier_device.CLASS, uid, DEVICE_CLASSES.api_version)
-        await events.record(about=about, type="Warning", reason="NoSeats", message=message, action="Publishing")
+        await events.record(
+            about=about, type="Warning", reason="GangBarrierUnavailable", message=message, action="Publishing"
+        )
 
     return record
 
 
 class SeatSlice:
-    """Sees to the slice, and says in ``Picture.barrier`` whether seats keep pods from being bound."""
+    """Keeps the ResourceSlice with the gang barrier devices at the API server.
+
+    It also sets ``Picture.barrier``: whether the gang barrier delays the binding of a gang's pods until all have
+    places.
+    """
 
     def __init__(self, client: Client, picture: Picture, record: Record | None = None) -> None:
-        """``record`` writes an Event where there is no barrier; None for none."""
+        """Make an object that has not checked the slice.
+
+        ``record`` writes an Event if the gang barrier does not work in this cluster; None for no Event.
+        """
         self._client = client
         self._picture = picture
         self._record = record
@@ -65,18 +81,21 @@ class SeatSlice:
         self._said: str | None = None  # the reason last logged why seats do not work: empty if they do, None at first
 
     def wake(self) -> None:
-        """Have the slice of seats looked at again at once: something changed."""
+        """Start the check of the slice of gang barrier devices at once, because something changed."""
         self._woken.set()
 
     async def first_look(self) -> None:
-        """Wait until the slice of seats was looked at once, but not for long: gangs go without seats then."""
+        """Wait until the slice was checked once, at most ``FIRST_LOOK_S`` seconds.
+
+        If it was not checked in this time, gangs start without the barrier: the scheduler may then bind some pods only.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_S):
                 await self._looked.wait()
         self._picture.find_out_no_more()
 
     async def run(self) -> NoReturn:
-        """See to the slice until cancelled; from then on this replica knows of no barrier."""
+        """Check the slice regularly until cancelled; then set ``Picture.barrier`` to False."""
         failures = 0
         try:
             while True:
@@ -96,9 +115,10 @@ class SeatSlice:
             metrics.BARRIER.set(0)
 
     async def look(self) -> bool:
-        """Make the slice what it should be, and tell whether seats can be relied on. Return whether that is known.
+        """Create or correct the slice, and set ``Picture.barrier``; return whether this worked.
 
-        What the server's trouble leaves open stays as it was.
+        If the server is in trouble, ``Picture.barrier`` stays unchanged. If the server refuses the slice,
+        ``Picture.barrier`` becomes False.
         """
         self._asked_s = 0.0
         try:
@@ -106,15 +126,21 @@ class SeatSlice:
         except DriverError as error:
             self._asked_s = asked_s(error, AGAIN_S)
             if outcome(error) is not Outcome.OBJECT:
-                logger.warning("slice %s: %s; trying again", gang_barrier_device.SLICE, error)
+                logger.warning(
+                    "ResourceSlice %s of the gang barrier cannot be written: %s. The controller tries again.",
+                    gang_barrier_device.SLICE,
+                    error,
+                )
                 return False
-            await self._learn(f"slice {gang_barrier_device.SLICE}: {error}")
+            await self._learn(f"ResourceSlice {gang_barrier_device.SLICE} cannot be written: {error}")
             return False
         await self._learn(wrong)
         return True
 
     async def _ensure(self) -> str:
-        """Return why seats cannot be relied on; empty where they can.
+        """Create or correct the slice; return why the gang barrier does not work.
+
+        The text is empty if the barrier works: it then keeps a gang's pods unbound until all have places.
 
         Raises:
             ApiError: The server refuses.
@@ -130,13 +156,17 @@ class SeatSlice:
                 raise
             return NO_CLASS
         lacking = gang_barrier_device.dropped(await self._stored(gang_barrier_device.resource_slice(self._class)))
-        return f"the API server keeps no {', '.join(lacking)} in slices: Kubernetes 1.36 does" if lacking else ""
+        return (
+            f"the API server drops {', '.join(lacking)} of ResourceSlices. Upgrade to Kubernetes 1.36 or later"
+            if lacking
+            else ""
+        )
 
     async def _stored(self, desired: dict[str, Any]) -> dict[str, Any]:
         """Create or update the slice as desired; return it as the server has it.
 
-        ``gang_barrier_device.dropped`` returns which fields an older server drops. If it would drop fields of a new
-        slice, none is created, and the answer of the dry run is returned.
+        A server before 1.36 drops some fields. If a dry run shows that, no new slice is created, and the answer of the
+        dry run is returned.
         """
         try:
             stored: dict[str, Any] = await self._client.get(RESOURCE_SLICES, gang_barrier_device.SLICE)
@@ -163,7 +193,9 @@ class SeatSlice:
                 raise
             # 4. Another program made it: its driver, pool or node cannot be updated. Replace it, if it is still the one
             #    that was read.
-            logger.warning("slice %s is none of ours and is replaced: %s", gang_barrier_device.SLICE, error)
+            logger.warning(
+                "ResourceSlice %s was not written by this driver and is replaced: %s", gang_barrier_device.SLICE, error
+            )
             versions = {"uid": stored["metadata"]["uid"], "resource_version": stored["metadata"]["resourceVersion"]}
             await self._client.delete(RESOURCE_SLICES, gang_barrier_device.SLICE, **versions)
             return await self._created(gang_barrier_device.resource_slice(self._class))
@@ -177,7 +209,10 @@ class SeatSlice:
         return stored
 
     async def _learn(self, wrong: str) -> None:
-        """Take in whether seats can be relied on, and say once why not."""
+        """Set ``Picture.barrier``, and report once why the barrier does not work.
+
+        ``wrong`` says why; it is empty if the barrier works.
+        """
         self._picture.barrier = not wrong
         metrics.BARRIER.set(not wrong)
         early, self._classless = wrong == NO_CLASS and not self._classless, wrong == NO_CLASS

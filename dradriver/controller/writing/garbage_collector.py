@@ -1,4 +1,4 @@
-"""Claims of ours that nothing else removes, and assumptions that nothing else ends."""
+"""Deletes this driver's claims that nothing else removes. ``Worker`` runs it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,23 @@ LONGEST_PAUSE_S: Final = 40.0  # of a claim that cannot be deleted
 
 
 class Collector:
-    """Deletes claims whose pod is gone, where Kubernetes did not do it by the owner reference, or cannot finish it."""
+    """Deletes claims whose pods are gone, if Kubernetes does not delete them.
+
+    It also finishes deletions that Kubernetes cannot finish. And it ends assumptions: writes that the cluster cache
+    counts although no reflector has shown them.
+    """
 
     def __init__(self, client: Client, picture: Picture, writer: ApiWriter, lanes: Lanes, *, grace_s: float) -> None:
-        """``grace_s``: how long a claim without its pod, or a write that no reflector shows, is left to come right."""
+        """Make a collector that has found no orphans yet.
+
+        Args:
+            client: The API server.
+            picture: The cluster cache.
+            writer: Makes single writes.
+            lanes: Limit how many writes run at once.
+            grace_s: How many seconds a claim may be without its pod before it is deleted. After the same time, the
+                server is asked about a write that no reflector has shown.
+        """
         self._client = client
         self._picture = picture
         self._writer = writer
@@ -40,18 +53,23 @@ class Collector:
         self._due = WorkQueue(self._collect, pause_s=SWEEP_S, longest_s=LONGEST_PAUSE_S)
 
     async def run(self) -> None:
-        """Collect garbage now and then until cancelled: orphaned claims and stale assumptions."""
+        """Delete orphaned claims, and check unconfirmed writes, at intervals until cancelled.
+
+        No pod needs an orphaned claim. An unconfirmed write is one that no reflector has shown.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._due.run())
             while True:
                 try:
                     await self._look()
                 except (ApiError, Unreachable) as error:
-                    logger.warning("claims without pods: %s; trying again", error)
+                    logger.warning(
+                        "Claims whose pods are gone cannot be deleted: %s. The controller tries again.", error
+                    )
                 await asyncio.sleep(SWEEP_S)
 
     async def sweep(self) -> None:
-        """Collect garbage once: delete what has been an orphan for the grace period, and end stale assumptions."""
+        """Delete claims that no pod needs, and check writes that no reflector has shown, once."""
         await self._look()
         await self._due.flush()
 
@@ -67,7 +85,7 @@ class Collector:
     async def _collect(self, key: Key) -> None:
         """Delete a claim if it is still an orphan.
 
-        A webhook of its namespace may hold that up.
+        This can take long: a webhook for the claim's namespace can delay the deletion.
         """
         claim = self._picture.claims.get(key)
         if claim is None or claim.uid not in self._orphans or not self._orphaned(claim):
@@ -79,34 +97,40 @@ class Collector:
         try:
             if claim.deleting:
                 await self._writer.release(claim)
-                logger.info("claim %s/%s: its pod is gone; its finalizers are removed", *key)
+                logger.info("Claim %s/%s: its pod is gone. Its finalizers are removed.", *key)
             elif not await self._wanted(claim):
                 await self._writer.withdraw(claim)
-                logger.info("claim %s/%s: its pod is gone; deleted", *key)
+                logger.info("Claim %s/%s: its pod is gone. The claim is deleted.", *key)
             self._due.done(key)
         except MovedOnError:
             self._due.done(key)  # the next sweep sees what became of it
         except DriverError as error:
-            logger.warning("claim %s/%s: its pod is gone, but it cannot be deleted: %s", *key, error)
+            logger.warning("Claim %s/%s: its pod is gone, and the claim cannot be deleted: %s", *key, error)
             if outcome(error) is Outcome.SERVER:
                 self._lanes.failed(error)
             else:
                 self._due.fail(key)
 
     def _orphaned(self, claim: ClaimRecord) -> bool:
-        """Return whether a claim of ours is one that no pod wants.
+        """Return whether no pod needs a claim of this driver any more.
 
-        A claim that another pod uses is left alone, and so is one that is being deleted and still has its devices: the
-        claim controller takes these. After that the claim must go: the scheduler keeps a deleted pod's devices while
-        it exists, up to its binding timeout, and a dependent object or a finalizer could keep it. One without an owner
-        is what ``kubectl delete pod --cascade=orphan`` leaves.
+        Some facts behind the rule:
+
+        * A claim that any pod uses is no orphan.
+        * A claim that is being deleted and still has its devices is no orphan: Kubernetes' claim controller handles it.
+        * Once a deleted claim has no devices, it must disappear. While it exists, the scheduler keeps the devices of a
+          deleted pod, up to its binding timeout. A dependent object or a finalizer could keep the claim.
+        * ``kubectl delete pod --cascade=orphan`` leaves a claim without an owner.
         """
         if not (claim.ours or claim.handed_over) or claim.users or (claim.deleting and claim.devices is not None):
             return False
         return not any(_wants(pod, claim) for pod in self._picture.claim_users.owners(claim))
 
     async def _wanted(self, claim: ClaimRecord) -> bool:
-        """Return whether the server has a pod that wants a claim: the claims' reflector may be ahead of the pods'."""
+        """Return whether the API server has a pod that needs a claim.
+
+        The server is asked because the reflector of pods may be behind the reflector of claims.
+        """
         for name, uid in claim.owners:
             try:
                 pod = await self._client.get(PODS, name, namespace=claim.metadata.namespace, type=Pod)
@@ -120,10 +144,11 @@ class Collector:
         return False
 
     async def _end_assumptions(self) -> None:
-        """Ask the server about the claims that were assumed long ago and that no reflector has shown since.
+        """Ask the server about claims written long ago that no reflector has shown.
 
-        A relist can hide a claim that came and went in between. Nor is one shown that is somebody else's and has a
-        set's name, and anybody can have thousands of these.
+        There are two possible causes. A claim may have been created and deleted between two lists of the reflector. Or
+        another owner's claim has the name of a shared claim: the reflector does not keep it, and any user can create
+        thousands of these.
         """
         now = asyncio.get_running_loop().time()
         due = (key for key, since in list(self._picture.accounts.assumed.items()) if now - since >= self._grace_s)
@@ -142,7 +167,7 @@ class Collector:
             stored = await self._client.get(RESOURCE_CLAIMS, key[1], namespace=key[0], type=Claim)
             claim = claim_record(stored)
         except Unreadable as error:  # what is there holds nothing that is known
-            logger.warning("claim %s/%s cannot be read: %s", *key, error)
+            logger.warning("Claim %s/%s cannot be read: %s", *key, error)
         except ApiError as error:
             if not error.not_found:
                 raise
@@ -152,6 +177,9 @@ class Collector:
 
 
 def _wants(pod: Pod, claim: ClaimRecord) -> bool:
-    """Return whether a pod may still be bound with a claim, or is."""
+    """Return whether a pod names a claim, and has not finished.
+
+    False for a pod that is being deleted and was never bound.
+    """
     ending = pod.metadata.deletion_timestamp is not None and not pod.spec.node_name
     return not pod.finished and not ending and pod.claim_name == claim.metadata.name

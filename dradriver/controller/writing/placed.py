@@ -28,15 +28,16 @@ _BUSY_S: Final = 1.0
 
 
 class Placed:
-    """Counts placements, and writes an Event about each when nothing else is to be written."""
+    """Counts placements in the metrics, and writes Events about them while no other write waits."""
 
     def __init__(self, picture: Picture, lanes: Lanes, record: Record | None = None) -> None:
-        """Make one that has seen none.
+        """Make an object that has reported no placement.
 
         Args:
-            picture: The cluster.
-            lanes: Of the placements, which come first.
-            record: Writes an Event about a pod.
+            picture: The cluster cache.
+            lanes: The write lanes, which limit concurrent writes. Events are written only while no placement waits
+                there.
+            record: Writes an Event about a pod; None for no Events.
         """
         self._picture = picture
         self._lanes = lanes
@@ -45,11 +46,14 @@ class Placed:
         self._some = asyncio.Event()  # set while there are Events to write
 
     def lifted(self, member: Member, placement: Placement, began: float) -> None:
-        """Note that a placed pod's gate was removed in an attempt that began at a time of the loop's clock."""
+        """Report that a placed pod's gate was removed.
+
+        ``began`` is when the writes of its placement began, by the event loop's clock.
+        """
         metrics.DURATION.observe(asyncio.get_running_loop().time() - began)
         choice = placement.choice
         gpus = size_of(choice)
-        metrics.PLACEMENTS.labels(choice.level.value if isinstance(choice, Choice) else metrics.PART, gpus).inc()
+        metrics.PLACEMENTS.labels(choice.level.value if isinstance(choice, Choice) else metrics.FRACTION, gpus).inc()
         if isinstance(choice, Choice):
             self._count(member, choice, gpus)
         if self._record is not None:
@@ -74,7 +78,11 @@ class Placed:
             metrics.ACROSS_NUMA.labels(gpus).inc()
 
     def seen(self, old: object, new: object) -> None:
-        """Note from what a reflector saw whether a placed pod got its GPUs, and was bound."""
+        """Count a placed pod that has got its GPUs or was bound.
+
+        ``old`` and ``new`` are the states of an object before and after a change that a reflector saw. Other changes
+        are ignored.
+        """
         match old, new:
             case ClaimRecord(devices=None), ClaimRecord(pin=Pin(), devices=dict()):
                 metrics.PROMISES_KEPT.inc()
@@ -88,7 +96,7 @@ class Placed:
         metrics.WAITED.observe(max(time.time() - made, 0.0), pod.metadata.namespace, size_of(claim.pin.choice))
 
     async def run(self) -> None:
-        """Write Events about placed pods until cancelled; what is not told by then nobody tells."""
+        """Write Events about placed pods until cancelled; then drop the unwritten ones."""
         try:
             while True:
                 await self._some.wait()
@@ -108,24 +116,25 @@ class Placed:
 
 
 def size_of(choice: Choice | PartChoice) -> str:
-    """Return the word in metrics for how many whole GPUs a placed pod has."""
-    return metrics.size(len(choice.gpus)) if isinstance(choice, Choice) else metrics.PART
+    """Return the metric label for the GPUs of ``choice``, such as ``8``, or ``fraction``."""
+    return metrics.size(len(choice.gpus)) if isinstance(choice, Choice) else metrics.FRACTION
 
 
 def said(choice: Choice | PartChoice) -> str:
-    """Return what an Event says of a place."""
+    """Return the text of the Event that names the GPUs of ``choice``."""
     if isinstance(choice, PartChoice):
-        return f"parts of GPUs on node {choice.node}"
+        return f"The pod gets shares or MIG slices of GPUs on node {choice.node}."
     listed = ", ".join(map(str, choice.gpus))
     if len(choice.gpus) == 1:
-        return f"GPU {listed} of node {choice.node}"
-    busbw = f", all-reduce predicted {choice.busbw_gbps:g} GB/s" if choice.busbw_gbps else ""
-    missed = f"; preferred and not free: {', '.join(choice.fallback)}" if choice.fallback else ""
-    return f"GPUs {listed} of node {choice.node}: level {choice.level.value}{busbw}, score {choice.score}{missed}"
+        return f"The pod gets GPU {listed} of node {choice.node}."
+    busbw = f", predicted all-reduce {choice.busbw_gbps:g} GB/s" if choice.busbw_gbps else ""
+    missed = f" Preferred, but not free: {', '.join(choice.fallback)}." if choice.fallback else ""
+    level = choice.level.value
+    return f"The pod gets GPUs {listed} of node {choice.node} (level {level}{busbw}, score {choice.score}).{missed}"
 
 
 def _nics(member: Member, placement: Placement) -> str:
-    """Return what an Event says of the NICs beside the GPUs; empty where none were asked for."""
+    """Return the Event's sentences about the NICs of ``placement``; empty without NICs."""
     try:
         ask = member.wish.nics
     except WordError:
@@ -138,9 +147,9 @@ def _nics(member: Member, placement: Placement) -> str:
         for request in ask.requests
         if request.name not in placement.nics
     }
-    told = [f"NIC{'s' if len(chosen) > 1 else ''} {', '.join(chosen)}"] if chosen else []
-    told += [f"the NICs of request {shown(name)} are left to the scheduler: {why}" for name, why in left.items()]
-    return "".join(f"; {one}" for one in told)[:_LONGEST_OF_NICS]
+    told = [f" It gets NIC{'s' if len(chosen) > 1 else ''} {', '.join(chosen)}."] if chosen else []
+    told += [f" The NICs of request {shown(name)} are left to the scheduler: {why}." for name, why in left.items()]
+    return "".join(told)[:_LONGEST_OF_NICS]
 
 
 def _preferences(member: Member) -> int:

@@ -1,4 +1,7 @@
-"""Writes of pods: their gate, their annotations. Each is refused by the server if the pod is another by now."""
+"""Writes pods: the gate and annotations. The server refuses each write if the pod was replaced.
+
+``ApiWriter``, ``Commit`` and ``Reasons`` call it.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +22,28 @@ LONGEST_REASON: Final = 1024
 
 
 def cut(reason: str) -> str:
-    """Return a reason as it is written on a pod: cut off, if it is longer than an annotation of ours may be."""
+    """Return a reason's text, shortened to the longest annotation that this driver writes."""
     return reason if len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 3] + "..."
 
 
 class PodWriter:
-    """Writes pods, and asks for them, and brings what the server answers into the picture at once."""
+    """Writes and reads pods, and puts each answer into the cluster cache at once."""
 
     def __init__(self, client: Client, picture: Picture, *, tells_nvsentinel: bool = False) -> None:
-        """Make one that has written nothing.
+        """Make a writer that has written nothing.
 
         Args:
             client: The API server.
-            picture: The cluster.
+            picture: The cluster cache.
             tells_nvsentinel: Whether pods that get GPUs also get NVSentinel's annotation.
         """
         self._client, self._picture, self._tells_nvsentinel = client, picture, tells_nvsentinel
 
     async def lift(self, pod: Pod, placement: Placement) -> None:
-        """Take our gate from a pod: confine it to its nodes and note what was chosen, all in one patch.
+        """Remove this driver's gate from a pod, restrict its nodes, and annotate it.
+
+        All of this is one patch. The pod may use the nodes of ``placement``, by its node affinity. The annotations name
+        the chosen GPUs.
 
         Raises:
             MovedOnError: The pod was changed or deleted meanwhile.
@@ -48,14 +54,19 @@ class PodWriter:
         await self._lift(pod, note | self._with_bridges(placement.texts), placement.hostnames)
 
     async def hand_over(self, pod: Pod, why: str) -> None:
-        """Take our gate from a pod that has no place, and note why. It raises what ``lift`` raises."""
+        """Remove this driver's gate from a pod that kube-scheduler places, and write the reason ``why``.
+
+        The errors are those of ``lift``.
+        """
         await self._lift(pod, {names.REASON: cut(why)}, {})
 
     async def annotate(self, pod: Pod, changes: Mapping[str, str | None]) -> bool:
-        """Set annotations of a pod, and remove those that are None. Returns whether there was anything to change.
+        """Set annotations of a pod; remove those whose value is None.
+
+        Returns whether anything had to be changed.
 
         Raises:
-            MovedOnError: There is another pod of that name by now, or none.
+            MovedOnError: The pod was replaced or deleted.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
@@ -68,24 +79,27 @@ class PodWriter:
         return True
 
     async def tell(self, pod: Pod, reason: str | None) -> bool:
-        """Write on a pod why it waits, or take that away. Returns whether that was a change."""
+        """Write on a pod why it waits; return whether the annotation has changed.
+
+        If ``reason`` is None, the annotation is removed. The errors are those of ``annotate``.
+        """
         return await self.annotate(pod, {names.REASON: reason})
 
     async def lifted(self, pod: Pod) -> bool:
-        """Ask the server whether a pod is there without our gate.
+        """Return whether the API server has this pod without this driver's gate.
 
         Raises:
-            ApiError: The server refuses to say.
+            ApiError: The server refuses to answer.
             Unreachable: No answer.
         """
         now = await self._now(pod)
         return now is not None and now.metadata.uid == pod.metadata.uid and not now.gated
 
     async def bound(self, pod: Pod) -> bool:
-        """Ask the server whether a pod is bound, and bring it into the picture.
+        """Return whether this pod is bound at the API server; update the cluster cache.
 
         Raises:
-            ApiError: The server refuses to say.
+            ApiError: The server refuses to answer.
             Unreachable: No answer.
         """
         now = await self._now(pod)
@@ -112,10 +126,12 @@ class PodWriter:
         await self._patch(pod, patch, kind=PatchKind.JSON)
 
     async def _patch(self, pod: Pod, patch: Patch | dict[str, Any], *, kind: PatchKind) -> None:
-        """Change a pod that is still the one that was looked at, and bring it into the picture.
+        """Patch a pod, and put the answer into the cluster cache.
+
+        ``patch`` must contain the uid or resource version of the pod, so that the server refuses it for another pod.
 
         Raises:
-            MovedOnError: It was changed or deleted meanwhile.
+            MovedOnError: The pod was changed or deleted meanwhile.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
@@ -129,9 +145,10 @@ class PodWriter:
         self._picture.assume_pod(changed, was=pod)
 
     async def _moved_on(self, pod: Pod, error: ApiError) -> bool:
-        """Return whether a patch was refused because the pod is not what it was.
+        """Return whether the server refused a patch because the pod has changed.
 
-        A test that does not hold, or another uid, is answered like a change that validation refuses: 422.
+        The answer 422 alone does not say that. It can mean a failed ``test`` operation of the patch, another uid, or a
+        change that validation refuses. So the pod is read.
         """
         if error.not_found or error.conflict:
             return True
@@ -147,7 +164,7 @@ class PodWriter:
         return True
 
     async def _now(self, pod: Pod) -> Pod | None:
-        """Return the pod that has the name now, as the server knows it; None where there is none."""
+        """Return the pod with this pod's name at the server; None if there is none."""
         try:
             return await self._client.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace, type=Pod)
         except ApiError as error:

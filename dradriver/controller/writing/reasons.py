@@ -1,4 +1,4 @@
-"""Why pods wait, written on them and told as Events: seldom, and never ahead of a placement."""
+"""Writes on pods why they wait, as annotation and Event: rarely, and only when no placement waits for a write."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from dradriver.api.base import names
+from dradriver.api.base.objects import seconds
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.controller.writing.pod_writer import PodWriter, cut
@@ -37,7 +38,7 @@ Record = Callable[[Pod, str], Awaitable[None]]
 
 
 class PodRecorders(msgspec.Struct, frozen=True, kw_only=True):
-    """What writes Events about pods. No Event is written by a writer that is None.
+    """The functions that write Events about pods; None for no such Events.
 
     Attributes:
         waiting: Writes about a pod that waits.
@@ -58,14 +59,14 @@ def recorder(
     action: str = "Placing",
     kind: Literal["Normal", "Warning"] = "Warning",
 ) -> Record:
-    """Return what writes the reason of a pod as an Event.
+    """Return the function that writes the reason of a pod as an Event.
 
     Args:
         client: An entered client.
-        instance: The replica that says so.
-        reason: The Event's.
-        action: The Event's.
-        kind: Whether somebody should look at it.
+        instance: The name of this replica, which the Event shows.
+        reason: The reason field of the Event.
+        action: The action field of the Event.
+        kind: ``Warning`` if a user should look at the pod, else ``Normal``.
     """
     events = Recorder(client, component="gpu-topology", instance=instance)
 
@@ -77,14 +78,14 @@ def recorder(
 
 
 class _Told:
-    """What the annotation of one waiting pod should say.
+    """The reason that one waiting pod's annotation should show.
 
     Attributes:
         uid: The pod's uid.
         reason: Why the pod waits; None for nothing.
-        own: The last reason that is a fault of the pod itself; None for none.
-        due: When the annotation may be written next, by the loop's clock.
-        hurried: Whether ``due`` was once made earlier.
+        own: The last reason that came from a failed write or placement of this pod; None for none.
+        due: When the annotation may be written next, by the event loop's clock.
+        hurried: Whether ``soon`` has already made ``due`` earlier.
     """
 
     __slots__ = ("due", "hurried", "own", "reason", "uid")
@@ -98,9 +99,9 @@ class _Told:
 
 
 class Reasons:
-    """What each waiting pod should say, and what it says.
+    """The reasons of all waiting pods, and when they may be written.
 
-    Reasons are words without figures that change with every event, so most pods get one write for all their waiting.
+    Reasons have no figures that change with every event. So most pods get only one write while they wait.
     """
 
     def __init__(
@@ -113,15 +114,15 @@ class Reasons:
         first_s: float = FIRST_S,
         again_s: float = AGAIN_S,
     ) -> None:
-        """Begin without reasons.
+        """Make an object without reasons.
 
         Args:
             writer: Writes annotations.
-            pods: The living pods.
-            lanes: The write lanes of placements, which come before reasons.
-            record: Writes an Event about a pod.
-            first_s: How long a pod waits before it is told why.
-            again_s: How long until it is told something else.
+            pods: Returns the living pod of a key; None if there is none.
+            lanes: The write lanes, which limit concurrent writes. Placements are written before reasons.
+            record: Writes an Event about a pod; None for no Events.
+            first_s: How many seconds a pod waits before its first reason is written.
+            again_s: The least number of seconds between two reasons of a pod.
         """
         self._writer = writer
         self._pods = pods
@@ -133,7 +134,11 @@ class Reasons:
         self._due = WorkQueue(self._work, pause_s=again_s)
 
     def want(self, pod: Pod, reason: Reason | None, *, own: bool = False) -> None:
-        """Have the reason written for which a pod waits, None for nothing. ``own`` trouble can be insisted on."""
+        """Set the reason to write on a waiting pod; None removes it.
+
+        ``own`` says that the reason comes from a failed write or placement of this pod. ``insist`` writes such a
+        reason again.
+        """
         key = pod.metadata.namespace, pod.metadata.name
         known = self._told.get(key)
         if known is None or known.uid != pod.metadata.uid:
@@ -149,7 +154,10 @@ class Reasons:
             self._due.put_at(key, known.due)
 
     def insist(self, pod: Pod, *, but: Collection[Cause] = ()) -> bool:
-        """Have a pod's reason of its own trouble written again. Returns whether it has had any not of ``but``."""
+        """Set a pod's reason to its last failure again: a failed write or placement of this pod.
+
+        Returns False if there was no failure, or if the reason's cause is in ``but``.
+        """
         known = self._told.get((pod.metadata.namespace, pod.metadata.name))
         if known is None or known.uid != pod.metadata.uid or known.own is None or known.own.cause in but:
             return False
@@ -157,20 +165,28 @@ class Reasons:
         return True
 
     def forgive(self, key: Key) -> None:
-        """Forget a pod's own trouble, for it requests something else now. Its reason stays until there is another."""
+        """Forget a pod's last failure, because its request has changed.
+
+        The annotation stays until there is another reason.
+        """
         if (known := self._told.get(key)) is not None:
             known.own = None
 
     def soon(self, key: Key) -> None:
-        """Have a pod's next reason written as soon as its first, once: it is of another kind."""
+        """Write a pod's next reason at most ``first_s`` seconds from now.
+
+        Only the first call for a pod has this effect. It is used when the kind of reason changes, such as when a gang
+        is complete.
+        """
         if (known := self._told.get(key)) is not None and not known.hurried:
             known.hurried = True
             known.due = min(known.due, asyncio.get_running_loop().time() + self._first_s)
 
     def placed_again(self, pod: Pod) -> bool:
-        """Return whether a pod that is placed again goes on saying what it says: why the scheduler last refused it.
+        """Return whether a newly placed pod should keep its annotation.
 
-        The scheduler may refuse the next place, too. So this is its reason until it is bound, whatever it said since.
+        It should if the annotation says why the scheduler refused the last placement. The scheduler may refuse this
+        one, too. So the annotation stays until the pod is bound.
         """
         known = self._told.get((pod.metadata.namespace, pod.metadata.name))
         if known is None or known.uid != pod.metadata.uid:
@@ -182,30 +198,45 @@ class Reasons:
         return pod.metadata.annotations.get(names.REASON) == _text(known.own)
 
     def taken_away(self, key: Key) -> None:
-        """Note that another write removed a pod's reason. The earliest time of its next reason stays as it is."""
+        """Note that another write removed a pod's annotation with the reason.
+
+        The earliest time of the next reason stays unchanged.
+        """
         if (known := self._told.get(key)) is not None:
             known.reason = known.own = None
 
     def forget(self, key: Key) -> None:
-        """Forget the reason of a pod that waits no more."""
+        """Forget the reason of a pod that no longer waits."""
         self._told.pop(key, None)
         self._due.drop(key)
         self._due.done(key)
 
     def counted(self) -> dict[Cause, int]:
-        """Return how many pods have a reason of each cause, whether it is written already or not; 0 for none."""
+        """Return the number of waiting pods by the cause of their reason.
+
+        Reasons that are not written yet count, too. Each cause has a number, which can be 0.
+        """
         counts = dict.fromkeys(Cause, 0)
         for known in self._told.values():
             if known.reason is not None:
                 counts[known.reason.cause] += 1
         return counts
 
+    def oldest(self) -> float | None:
+        """Return when the oldest pod with a reason was created, in seconds since the epoch.
+
+        None if no pod has a reason.
+        """
+        waiting = (self._pods(key) for key, known in self._told.items() if known.reason is not None)
+        created = (pod.metadata.creation_timestamp for pod in waiting if pod is not None)
+        return seconds(min(filter(None, created), default=None))  # the API server's texts sort as the moments do
+
     async def run(self) -> None:
         """Write the reasons of waiting pods until cancelled."""
         await self._due.run()
 
     async def flush(self) -> int:
-        """Write all reasons now, due or not. Returns how many writes were made."""
+        """Write all reasons that differ from the annotations now; return the number of writes."""
         written = 0
         for key in self._due.waiting():
             self._due.drop(key)
@@ -226,7 +257,7 @@ class Reasons:
         await self._write(key)
 
     async def _write(self, key: Key) -> int:
-        """Write the reason of a pod if its annotation differs; return the number of writes."""
+        """Write a pod's reason unless its annotation shows it; return the number of writes."""
         known, pod = self._told.get(key), self._pods(key)
         if known is None or pod is None or pod.metadata.uid != known.uid:
             self._told.pop(key, None)
@@ -242,9 +273,9 @@ class Reasons:
             if written and text is not None and self._record is not None:
                 await self._record(pod, text)
         except MovedOnError as error:
-            logger.debug("pod %s/%s: no reason written: %s", *key, error)
+            logger.debug("Pod %s/%s: the annotation gpu.topology/reason cannot be written: %s", *key, error)
         except DriverError as error:
-            logger.warning("pod %s/%s: no reason written: %s", *key, error)
+            logger.warning("Pod %s/%s: the annotation gpu.topology/reason cannot be written: %s", *key, error)
             if outcome(error) is Outcome.SERVER:
                 self._lanes.failed(error)
         finally:
@@ -255,5 +286,5 @@ class Reasons:
 
 
 def _text(reason: Reason | None) -> str | None:
-    """Return what is written of a reason."""
+    """Return the annotation text of a reason; None without a reason."""
     return None if reason is None else cut(reason.text)

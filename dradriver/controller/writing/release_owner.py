@@ -1,4 +1,4 @@
-"""The object of the chart that owns what the controller creates: an uninstallation deletes both."""
+"""Finds the chart's object that owns the controller's objects, so that an uninstallation deletes both."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from dradriver.kube.resources import CLUSTER_ROLES
 
 
 class ReleaseOwner:
-    """Reads the owner: the controller's ClusterRole, which is in each installation and in no namespace."""
+    """Reads the owner of the controller's objects: its ClusterRole.
+
+    Every installation has it. It is in no namespace, so it can own objects of all namespaces.
+    """
 
     def __init__(self, client: Client, cluster_role: str = "") -> None:
-        """``cluster_role`` is the ClusterRole's name; empty for no owner."""
+        """Make a reader; ``cluster_role`` is the ClusterRole's name, empty for no owner."""
         self._client = client
         self._cluster_role = cluster_role
 
     async def references(self) -> list[dict[str, str]]:
-        """Return the ``ownerReferences`` of an object that is created now; empty if there is no ClusterRole.
+        """Return the ``ownerReferences`` for a new object; empty if there is no ClusterRole.
 
-        The uid is read each time: Kubernetes deletes an object at once whose owner no longer exists.
+        The ClusterRole's uid is read each time: if an object's owner no longer exists, Kubernetes deletes the object at
+        once.
 
         Raises:
             ApiError: The server refuses.

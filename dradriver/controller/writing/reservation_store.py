@@ -1,4 +1,7 @@
-"""Keeps reservations in a ConfigMap of the driver's namespace, so that the next leader goes on with them."""
+"""Stores reservations in a ConfigMap of the driver's namespace, so that the next leader continues them.
+
+``Reservations`` calls it.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ _CONFLICT: Final = 409
 
 
 class ReservationStore:
-    """Whoever leads writes it; a predecessor's last write is written over."""
+    """Reads and writes the ConfigMap with reservations. Only the leader writes it."""
 
     def __init__(self, client: Client, *, namespace: str, owner: ReleaseOwner | None = None) -> None:
         """Make a store of reservations.
 
         Args:
             client: The API server.
-            namespace: The driver's.
+            namespace: The driver's namespace.
             owner: Finds the ConfigMap's owner; None for no owner.
         """
         self._client, self._namespace = client, namespace
@@ -37,7 +40,9 @@ class ReservationStore:
         self._version = self._warned = ""
 
     async def load(self) -> reservation_config_map.Written:
-        """Return the reservations that were stored last; none if the store has what no controller writes.
+        """Return the stored reservations.
+
+        The result is empty if there is no ConfigMap, or if its contents cannot be decoded.
 
         Raises:
             ApiError: The server refuses.
@@ -50,7 +55,7 @@ class ReservationStore:
         try:
             return reservation_config_map.read(found)
         except WordError as error:
-            logger.warning("%s; it is written anew", error)
+            logger.warning("%s. The controller writes it again.", str(error).removesuffix("."))
             return reservation_config_map.Written()
 
     async def save(
@@ -60,15 +65,16 @@ class ReservationStore:
         failed: Sequence[reservation_config_map.Since] = (),
         evicted: Sequence[Evicted] = (),
     ) -> bool:
-        """Write reservations, and what ``config_map`` keeps with them; return whether it worked.
+        """Write reservations with their waiting times and evictions; return whether it worked.
 
-        A failure is logged once as long as its cause is the same.
+        A failure is logged, but only once while its cause stays the same.
 
         Args:
             kept: The reservations in force.
             blocked: Since when workloads wait for a reservation.
-            failed: By account (tenant or namespace): how many reservations came to nothing, and when the last one did.
-            evicted: Workloads that were told to end for others.
+            failed: For each tenant, or namespace without a tenant: how many reservations failed, and when the last one
+                did.
+            evicted: Workloads that were evicted for others.
         """
         written = reservation_config_map.Written(
             kept=list(kept), blocked=list(blocked), failed=list(failed), evicted=list(evicted)
@@ -87,7 +93,10 @@ class ReservationStore:
             cause = f"{error.status} {error.api_reason}" if isinstance(error, ApiError) else error.reason
             if cause != self._warned:
                 self._warned = cause
-                logger.warning("the store of reservations: %s; another leader would not know of the last change", error)
+                logger.warning(
+                    "The ConfigMap of reservations cannot be written: %s. A new leader would not know the last change.",
+                    error,
+                )
             return False
         self._warned = ""
         return True

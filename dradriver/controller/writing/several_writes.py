@@ -1,4 +1,4 @@
-"""Several writes for one workload, a few at once: ``GangWriter`` and ``Evictions`` call it."""
+"""Runs several writes for one workload, a few at once. ``Commit`` and ``Evictions`` call it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Action = Callable[[], Coroutine[Any, Any, Any]]
 
 
 async def each(actions: Iterable[Action], *, at_once: int, on_error: Callable[[Exception], None] | None = None) -> None:
-    """Do several writes at the same time, and raise the worst error once all are over.
+    """Run several writes at once, and raise the worst error after all have ended.
 
-    After an error no other write begins. Writes that are under way go on: after a cancellation their outcome would not
+    After an error no other write begins. Writes that are running go on: if they were cancelled, their outcome would not
     be known.
 
     Args:
         actions: The writes.
-        at_once: How many are under way at most.
-        on_error: Called with each error at once, whatever becomes of the others, which may hang.
+        at_once: How many run at the same time at most.
+        on_error: Called with each error at once, without waiting for the other writes, which may hang.
     """
     room = asyncio.Semaphore(at_once)
     is_stopped = False
@@ -46,7 +46,10 @@ async def each(actions: Iterable[Action], *, at_once: int, on_error: Callable[[E
 
 
 def _mildness(error: Exception) -> int:
-    """Return how little an error says: what one write says that is unsure, or of the server, counts for all."""
+    """Return the rank of an error; the error with the smallest rank is raised.
+
+    Errors of creations with an unknown outcome come first, then trouble of the server, then other refusals.
+    """
     if isinstance(error, UnsureError):
         return 0
     if isinstance(error, (ApiError, Unreachable)):

@@ -1,4 +1,4 @@
-"""Owner references of claims that pods share: each pod is added before its gate is removed."""
+"""Adds pods to the owners of the claims that they share, before their gates are removed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from dradriver.kube.resources import RESOURCE_CLAIMS
 
 
 class _Batch(msgspec.Struct):
-    """Pods that come to one claim together, and what writes them."""
+    """Pods that one write adds to the owners of a claim, and its task."""
 
     pods: dict[str, Pod]
     task: asyncio.Task[ClaimRecord]
 
 
 class Owners:
-    """Writes pods into the claims that they share: one patch at a time for a claim, with all that wait for it by then.
+    """Adds pods to the owners of claims that they share.
 
-    Written one by one side by side, hundreds of pods of one set are in each other's way, and in the scheduler's, which
-    writes the same claim for each pod that it binds.
+    Each claim gets one patch at a time, with all pods that wait for it. With one patch for each pod, hundreds of
+    patches would conflict with each other. They would also conflict with the scheduler, which writes the claim for each
+    pod that it binds.
     """
 
     def __init__(
@@ -40,12 +41,12 @@ class Owners:
         look: Callable[[Key], Awaitable[ClaimRecord | None]],
         check_pause: Callable[[], None],
     ) -> None:
-        """Make one that writes nothing yet.
+        """Store the arguments; write nothing yet.
 
         Args:
             client: The API server.
-            picture: The cluster.
-            look: Brings a claim into the picture as the server has it.
+            picture: The cluster cache.
+            look: Reads a claim from the server into the cluster cache.
             check_pause: Raises ``PausedError`` while the server wants a pause.
         """
         self._client = client
@@ -56,10 +57,12 @@ class Owners:
         self._writing: dict[str, asyncio.Task[ClaimRecord]] = {}  # by the claim's uid: the write that runs now
 
     async def adopt(self, pod: Pod, uid: str) -> ClaimRecord:
-        """Make a pod one of the owners of the claim that it shares.
+        """Add a pod to the owners of the claim that it shares; return the claim.
+
+        ``uid`` is the claim's uid.
 
         Raises:
-            MovedOnError: There is another claim of that name by now, or none.
+            MovedOnError: The claim was replaced or deleted.
             PausedError: The server wants a pause; nothing was written.
             ApiError: The server refuses.
             Unreachable: No answer.
@@ -82,7 +85,10 @@ class Owners:
         return known
 
     async def _write(self, uid: str, pods: dict[str, Pod]) -> ClaimRecord:
-        """Write so many pods as there are once the batch before is written."""
+        """Write a batch after the previous batch of the same claim is written.
+
+        Until then, ``adopt`` adds more pods to ``pods``. ``uid`` is the claim's uid.
+        """
         if (before := self._writing.get(uid)) is not None:
             await asyncio.wait([before])
         self._writing[uid] = self._gathering.pop(uid).task
@@ -92,10 +98,11 @@ class Owners:
             del self._writing[uid]
 
     async def _patch(self, uid: str, pods: list[Pod]) -> ClaimRecord:
-        """Add pods to the owners of a claim, and remove owners that are gone.
+        """Add pods to the owners of the claim ``uid``, and remove owners that are gone.
 
-        If all owners stay, the new ones are appended, whatever else has changed in the claim. Else the list is
-        replaced, so the claim must be the version that was read.
+        Returns the claim. If no owner is removed, the patch only appends the new ones, so it works even if the claim
+        has changed otherwise. If an owner is removed, the patch replaces the list. It then fails if the claim has
+        changed since it was read.
         """
         self._check_pause()
         known = self._known(pods[0], uid)

@@ -1,8 +1,9 @@
-"""Templates of the claims of pods that the scheduler alone places: made from the pods' notes, and collected.
+"""Creates claim templates for pods that the scheduler alone places, and deletes unused ones.
 
-The webhook names a template by the hash of the pod's resolved request and writes nothing; Kubernetes makes the claim
-once the template is there. Alike pods share one. Deleting one is safe at any time: claims that exist stay, and for a
-pod that comes later it is made again.
+The webhook writes the resolved request on the pod as a note, and the name of a template: a hash of the note. It does
+not create the template. Kubernetes creates the claim once the template exists. Pods with the same request share a
+template. Deleting a template is safe at any time: existing claims stay, and for a later pod the template is created
+again.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _Judged = tuple[str, bool]  # a template's uid, and whether it has our label
 
 
 class TemplateWriter:
-    """Makes the templates that pods name, makes those anew that ask for something else, and deletes the unnamed.
+    """Creates the templates that pods name, replaces wrong ones, and deletes unused ones.
 
-    A template is looked at when it changes or a pod that names it does, so that thousands cost nothing while they
-    stay as they are. What is known of them is followed by every replica: only the leader runs.
+    A template is checked only when it changes, or when a pod that names it changes. Every replica follows the templates
+    and pods, and only the leader writes.
     """
 
     def __init__(
@@ -58,15 +59,15 @@ class TemplateWriter:
         grace_s: float = GRACE_S,
         pause_s: float = PAUSE_S,
     ) -> None:
-        """Begin without pods.
+        """Make a writer that knows no pods.
 
         Args:
             client: The API server.
-            templates: All templates there are, by namespace and name, kept up to date by somebody else.
+            templates: All existing templates by namespace and name. A reflector keeps them up to date.
             record: Writes an Event about a pod that has to wait for its template.
-            owner: Finds the owner of new templates, with which they are deleted; None for no owner.
-            grace_s: How long a template may be of no use.
-            pause_s: How long one is left alone after a first refusal.
+            owner: Finds the owner of new templates: they are deleted together with it. None for no owner.
+            grace_s: How many seconds a template may be unused before it is deleted.
+            pause_s: How many seconds the first pause after a refusal lasts.
         """
         self._client = client
         self._templates = templates
@@ -81,7 +82,7 @@ class TemplateWriter:
         self._rounds = WorkQueue(self._work, pause_s=pause_s)
 
     def pod_changed(self, change: Change[Pod | Foreign]) -> None:
-        """Note by what the pods' reflector saw which templates have to be written."""
+        """Note which templates must be checked after a change of a pod."""
         before, new = self._pods.pop(change.key, None), change.new
         was = None if before is None else (before.namespace, before.template)
         now = None
@@ -98,11 +99,14 @@ class TemplateWriter:
             self._look(now)
 
     def template_changed(self, change: Change[Template]) -> None:
-        """Take in what the templates' reflector saw, once ``templates`` shows it."""
+        """Note that a template must be checked because it has changed.
+
+        ``templates`` must already show the change.
+        """
         self._look(change.key)
 
     async def run(self) -> None:
-        """Make and collect templates until cancelled."""
+        """Create, replace and delete templates until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 self._rounds.woken.clear()
@@ -112,9 +116,10 @@ class TemplateWriter:
                         await self._rounds.woken.wait()
 
     def begin(self, group: asyncio.TaskGroup) -> float | None:
-        """Begin with the templates for which something is to be done and may be tried now.
+        """Start work on all templates that are due now; return when to call again.
 
-        Returns when to look again, by the loop's clock, None for not before an event; sooner after one.
+        The time is by the event loop's clock. It is None if only an event can cause more work. An event can also cause
+        work before that time. The work runs as tasks of ``group``.
         """
         now = asyncio.get_running_loop().time()
         expires = None
@@ -126,7 +131,7 @@ class TemplateWriter:
         return min((at for at in (self._rounds.begin(group), expires) if at is not None), default=None)
 
     def _look(self, key: Key) -> None:
-        """Queue a template to be made or judged if it is used, or to be deleted once it was unused for long."""
+        """Request the check of a template that pods use, or the deletion of one that stays unused."""
         made = self._templates.get(key)
         used = key in self._users
         # One that is being deleted may stay for long: anybody can give it a finalizer.
@@ -151,18 +156,20 @@ class TemplateWriter:
             try:
                 await self._serve(key, pod, made)
             except ApiError as error:
-                await self._tell(key, pod, f"cannot be made: {error.message or error}")
+                await self._tell(key, pod, f"cannot be created: {error.message or error}")
             except (Unreachable, WordError) as error:
-                await self._tell(key, pod, f"cannot be made: {error}")
+                await self._tell(key, pod, f"cannot be created: {error}")
         elif key in self._expired and made is not None:
             await self._collect(key, made)
         else:
             self._rounds.done(key)
 
     async def _serve(self, key: Key, pod: Static, existing: Template | None) -> None:
-        """Make sure that the template exists and requests what a pod's note says.
+        """Make sure that a template exists and requests what its pods' note says.
 
-        ``self._rounds`` calls again after ``fail``, with a growing pause, and not before an event after ``done``.
+        The note is an annotation with the request. The result is reported to ``self._rounds``, the queue of templates.
+        After ``fail``, this method is called again with a growing pause. After ``done``, it is called only after an
+        event.
 
         Args:
             key: The template.
@@ -184,8 +191,8 @@ class TemplateWriter:
             if is_right or not existing.static:
                 self._judged[key] = _judged(existing)
                 if not is_right:
-                    why = "is there, asks for something else than the pod's words, and is not the controller's"
-                    await self._tell(key, pod, f"{why}; delete it, and the controller makes it anew")
+                    why = "exists, requests something else than the pod, and was not created by the controller"
+                    await self._tell(key, pod, f"{why}. Delete it, and the controller creates it again.")
                 self._rounds.done(key)
                 return
             if not await self._delete(key, existing, "asks for something else than its pods"):
@@ -193,8 +200,8 @@ class TemplateWriter:
         # 3. Make it, as this release makes it from a note. A note of a newer release can ask for what this one lacks.
         if _ladder(noted_request) > claim_alternatives.VERSION:
             raise WordError(
-                "the webhook that admitted the pod is of a newer release than the controller; let the controller be "
-                "of that release, or create the pod anew once the webhook is of the controller's"
+                "the webhook that admitted the pod is of a newer release than the controller. Upgrade the "
+                "controller, or delete the pod and create it again when both have the same release"
             )
         body = claim_alternatives.template(key[0], pod.note, noted_request)
         if owners := await self._owner.references():
@@ -210,9 +217,11 @@ class TemplateWriter:
         self._rounds.fail(key)  # until the reflector shows it
 
     async def _right(self, key: Key, note: str, noted: Resolved, made: Template) -> bool | None:
-        """Return whether a template that is there asks for what is to be asked for; None where that cannot be told.
+        """Return whether an existing template matches the pod's note; None if unknown.
 
-        One of another release's ladder is that one's to judge: two controllers never undo each other's.
+        The note is an annotation with the pod's request. It can come from another release of the driver, which makes
+        other templates from it. The template is left to that release, so the result is True. Thus two releases never
+        undo each other's writes. ``noted`` is the decoded note; ``made`` is the existing template.
         """
         if _ladder(noted) != claim_alternatives.VERSION:
             return True
@@ -224,7 +233,12 @@ class TemplateWriter:
         try:
             probe = await self._client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=key[0], dry_run=True)
         except (ApiError, Unreachable) as error:
-            logger.warning("template %s/%s: used as it is, for it cannot be compared: %s", *key, error)
+            logger.warning(
+                "ResourceClaimTemplate %s/%s is used unchanged, because it cannot be compared with the "
+                "pod's request: %s",
+                *key,
+                error,
+            )
             return None
         return same_spec.digest(probe["spec"]) == made.digest
 
@@ -234,13 +248,16 @@ class TemplateWriter:
         try:
             await self._delete(key, made, "no pod has named it for long")
         except (ApiError, Unreachable) as error:
-            logger.warning("template %s/%s: it cannot be deleted: %s", *key, error)
+            logger.warning("ResourceClaimTemplate %s/%s cannot be deleted: %s", *key, error)
             self._unused.pop(key, None)  # the oldest stand first
             if key in self._templates and key not in self._users:
                 self._unused[key] = asyncio.get_running_loop().time()  # much later again
 
     async def _delete(self, key: Key, made: Template, why: str) -> bool:
-        """Delete this very template; return whether it is gone, or on its way."""
+        """Delete the template ``made``; return False if another template has its name by now.
+
+        That other template is not deleted. ``why`` is the reason, for the log.
+        """
         metadata = made.metadata
         try:
             await self._client.delete(
@@ -251,19 +268,24 @@ class TemplateWriter:
                 raise
             self._rounds.fail(key)  # another has its name by now: the reflector is late
             return False
-        logger.info("template %s/%s: %s; deleted", *key, why)
+        logger.info("Template %s/%s: %s. It is deleted.", *key, why)
         return True
 
     async def _tell(self, key: Key, pod: Static, why: str) -> None:
-        """Say what is wrong with a pod's template: Kubernetes itself says nothing of a pod whose claim is not there."""
+        """Report ``why`` a pod's template is wrong, in the log and as an Event.
+
+        Kubernetes itself reports nothing about a pod whose claim does not exist.
+        """
         first = self._rounds.fail(key)
-        logger.warning("template %s/%s %s", *key, why)
+        logger.warning("ResourceClaimTemplate %s/%s %s", *key, why)
         if self._record is not None and first:
             about = Pod(metadata=Metadata(namespace=pod.namespace, name=pod.name, uid=pod.uid))
             try:
-                await self._record(about, f"ResourceClaimTemplate {key[1]} of its claim {why}")
+                await self._record(about, f"ResourceClaimTemplate {key[1]} of the pod's claim {why}")
             except (ApiError, Unreachable) as error:
-                logger.warning("pod %s/%s: %s", pod.namespace, pod.name, error)
+                logger.warning(
+                    "Pod %s/%s: the Event about its template cannot be written: %s", pod.namespace, pod.name, error
+                )
 
 
 def _judged(made: Template) -> _Judged:
@@ -271,5 +293,8 @@ def _judged(made: Template) -> _Judged:
 
 
 def _ladder(noted: Resolved) -> int:
-    """Return the ladder of a note; 0 of one from before there were any."""
+    """Return which version of the driver's rules makes a template from the note ``noted``.
+
+    The rules list the alternative requests in a template. The version is 0 for a note from before there were versions.
+    """
     return 0 if noted.ladder is msgspec.UNSET else noted.ladder

@@ -1,8 +1,9 @@
-"""The one store of GPU time: read when this replica begins to lead, and written while it does.
+"""Stores GPU time in ConfigMaps while this replica leads, and reads it when the replica begins to lead.
 
-It is written at once, then after pauses that grow to a minute, and at the end. A ConfigMap that somebody deletes is
-written again within seconds. The next leader counts on from what was written last. What claims held since then is made
-good from those that are still there; what is lost is what ended since, if this replica was killed.
+The controller writes it when it begins to lead, then after pauses that grow to a minute, and when it stops. A ConfigMap
+that a user deletes is written again within seconds. The next leader counts on from the last write. It adds the time
+since then for claims that still exist. If this replica is killed, the time of claims that ended since the last write is
+lost.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ _SLACK_S: Final = 0.01  # what is written is rounded
 
 
 class _Overtaken(Exception):  # noqa: N818 - a state of the world
-    """Another replica has counted further than this one.
+    """Another replica has stored a later count than this one.
 
-    ``_put`` handles the errors of the server. This carries the one past the handler that must reach the caller.
+    ``_put`` handles errors of the server itself. This class carries one error past that handler to the caller.
     """
 
     def __init__(self, error: ApiError) -> None:
@@ -57,10 +58,10 @@ class _Overtaken(Exception):  # noqa: N818 - a state of the world
 
 
 class UsageStore:
-    """Keeps GPU time in ConfigMaps, and gives the order of tenants what was used before.
+    """Stores GPU time in ConfigMaps, and restores the tenants' past usage after a restart.
 
     Attributes:
-        keep_days: How far back it counts.
+        keep_days: For how many days usage counts.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class UsageStore:
             picture: The cluster cache, which counts the GPU time of claims.
             tenants: The tenants. What they have used decides their order in the queue.
             namespace: The driver's namespace, which has the ConfigMaps.
-            owner: Finds the owner of the ConfigMaps, with which they are deleted; None for ConfigMaps that stay.
+            owner: Finds the owner of the ConfigMaps: they are deleted together with it. None for ConfigMaps that stay.
             clock: Gives seconds since the epoch.
         """
         self._client = client
@@ -102,13 +103,16 @@ class UsageStore:
         self.keep_days = MOST_DAYS
 
     async def first_load(self) -> None:
-        """Wait until the stored usage was read once; not for long, for all else goes without."""
+        """Wait until the stored usage was read once, at most ``FIRST_LOAD_S`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOAD_S):
                 await self._loaded.wait()
 
     async def run(self) -> NoReturn:
-        """Store usage until cancelled; only what another has counted further meanwhile is read again."""
+        """Store usage until cancelled.
+
+        After an error, the stored usage is read again. One cause is that another replica has stored a later count.
+        """
         failures = 0
         try:
             while True:
@@ -122,7 +126,7 @@ class UsageStore:
                         await self._pause(period_s)
                         period_s = min(2 * period_s, PERIOD_S)
                 except DriverError as error:
-                    self._warn("", error, "reading it again")
+                    self._warn("", error, "The controller reads them again.")
                 await asyncio.sleep(wait_s(failures, first_s=FIRST_RETRY_S, longest_s=PERIOD_S))
                 failures += 1
         finally:
@@ -134,7 +138,7 @@ class UsageStore:
             metrics.TENANT_CAP.set({})
 
     async def _pause(self, period_s: float) -> None:
-        """Wait until the next write is due. It is due at once if somebody has deleted a ConfigMap."""
+        """Wait ``period_s`` seconds, or until a ConfigMap is found deleted."""
         end = asyncio.get_running_loop().time() + period_s
         while (left_s := end - asyncio.get_running_loop().time()) > 0:
             await asyncio.sleep(min(left_s, LOOK_S))
@@ -142,14 +146,17 @@ class UsageStore:
                 return
 
     async def _write_last(self) -> None:
-        """Store the usage until now, unless that takes long: this replica stops to lead."""
+        """Store the usage until now, because this replica stops leading.
+
+        The write is given up after ``LAST_WRITE_S`` seconds.
+        """
         if self._loaded.is_set():
             with contextlib.suppress(DriverError, TimeoutError):
                 async with asyncio.timeout(LAST_WRITE_S):
                     await self.write()
 
     async def load(self) -> None:
-        """Read all stored usage, and count on from there.
+        """Read all stored usage, and continue the count from there.
 
         Raises:
             ApiError: The server refuses.
@@ -202,20 +209,21 @@ class UsageStore:
         self._warned.pop("", None)
 
     async def write(self) -> None:
-        """Store the usage that has grown, of the current hour and of past days.
+        """Store the hours whose usage has grown: the current hour, and hours of past days.
 
-        If a ConfigMap cannot be written, it is tried again the next time. The others are written all the same.
-
-        What cannot be written is tried again the next time, and keeps nothing else from being written.
+        If a ConfigMap cannot be written, the next call tries it again. The others are written nevertheless.
 
         Raises:
-            ApiError: Another has counted further.
+            ApiError: Another replica has stored a later count.
         """
         # 1. Count until now, and check the sums that the order of tenants uses: ``correct`` returns the wrong ones.
         gpu_time = self._picture.gpu_time
         gpu_time.settle()
         for namespace in self._tenants.shares.correct(gpu_time.now()):
-            logger.error("what namespace %s has of GPUs is not what its claims hold; put right", namespace)
+            logger.error(
+                "Namespace %s: the counted GPUs were not those of its claims. The controller corrected the count.",
+                namespace,
+            )
             metrics.DIFFERENCES.labels("shares").inc()
         # 2. Which hours must be written: those that grew, and those of ConfigMaps that somebody has deleted.
         current = int(gpu_time.until // HOUR_S)  # the clock's, where that does not go back
@@ -240,10 +248,13 @@ class UsageStore:
         self._tell()
 
     async def _note_deleted(self) -> None:
-        """Have the ConfigMaps written again that somebody has deleted: their hours are in memory since yesterday's."""
+        """Mark ConfigMaps that a user deleted, so that ``write`` creates them again.
+
+        All hours since the beginning of yesterday are still in memory.
+        """
         for day in await self._deleted():
             name = usage_config_maps.name_of(day)
-            logger.warning("ConfigMap %s is gone; it is written again", name)
+            logger.warning("ConfigMap %s, which has GPU time, was deleted. The controller writes it again.", name)
             del self._versions[name]
             if day is None:
                 self._due = True
@@ -252,7 +263,10 @@ class UsageStore:
                 self._late |= {h for h in self._picture.gpu_time.hours if h // DAY_H == day and h < current}
 
     async def _deleted(self) -> list[int | None]:
-        """Return the days of which somebody has deleted the ConfigMap, None for the current hour; since yesterday."""
+        """Return the days, today and yesterday, whose ConfigMaps were deleted.
+
+        Days are counted from the epoch. None stands for the ConfigMap of the current hour.
+        """
         today, deleted = int(self._picture.gpu_time.until // (DAY_H * HOUR_S)), list[int | None]()
         for day in (None, today, today - 1):
             name = usage_config_maps.name_of(day)
@@ -295,33 +309,34 @@ class UsageStore:
         try:
             return usage_config_maps.read(found)
         except WordError as error:
-            logger.warning("%s", error)
+            logger.warning("A ConfigMap of GPU time is not counted: %s", error)
             return None
 
     async def _own(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Give a stored ConfigMap the owners that it is to have, and return it; one that cannot be changed as it is.
+        """Set the owners of the ConfigMap ``found``; return it as the server then has it.
 
-        The ConfigMaps of earlier days are written no more. Whether they outlast an uninstallation may have changed.
+        ConfigMaps of earlier days are not written any more. But the setting whether they outlast an uninstallation may
+        have changed. If the write fails, the ConfigMap is returned unchanged.
         """
         wanted = found | {"metadata": found["metadata"] | {"ownerReferences": self._owners}}
         try:
             stored: dict[str, Any] = await self._client.update(CONFIG_MAPS, wanted)
         except DriverError as error:
-            self._warn(found["metadata"]["name"], error, "its owner stays as it is")
+            self._warn(found["metadata"]["name"], error, "The owner of the ConfigMap stays unchanged.")
             return found
         return stored
 
     async def _put(self, day: int | None, hours: Hours) -> bool:
-        """Write the ConfigMap of a day, and return whether it is written.
+        """Write the ConfigMap of a day; return whether that worked.
 
-        Changes by others are replaced.
+        Changes by other programs are overwritten.
 
         Args:
-            day: The day; None for the ConfigMap of the current hour.
-            hours: The GPU-seconds that it is to have.
+            day: The day, counted from the epoch; None for the ConfigMap of the current hour.
+            hours: The GPU-seconds to write.
 
         Raises:
-            ApiError: Another has counted further.
+            ApiError: Another replica has stored a later count.
         """
         # If the clock went back, there may be no hours to write.
         if not hours:
@@ -350,7 +365,7 @@ class UsageStore:
         except _Overtaken as overtaken:
             raise overtaken.error from None
         except DriverError as error:
-            self._warn(name, error, "what was counted stays, and is written as soon as it can be")
+            self._warn(name, error, "The counted time stays in memory and is written later.")
             return False
         self._warned.pop(name, None)
         return True
@@ -368,18 +383,24 @@ class UsageStore:
         self._versions[name] = stored["metadata"]["resourceVersion"]
 
     def _warn(self, name: str, error: DriverError, then: str) -> None:
-        """Log what is wrong with a ConfigMap, once as long as it is the same."""
+        """Log a problem with a ConfigMap, but only once while its cause stays the same.
+
+        ``then`` is a sentence about what the controller does.
+        """
         cause = f"{error.status} {error.api_reason}" if isinstance(error, ApiError) else error.reason
         if self._warned.get(name) != cause:
             self._warned[name] = cause
-            logger.warning("the store of GPU time: %s; %s", error, then)
+            logger.warning("The ConfigMaps of GPU time cannot be read or written: %s. %s", error, then)
 
     def _given_at(self, claim: Key) -> float:
-        """Return when a claim got its devices, seconds since the epoch; now where nobody says."""
+        """Return when a claim got its devices, seconds since the epoch; now if unknown."""
         found = given_at(self._picture.claims.get(claim))
         return self._clock() if found is None else found
 
 
 def count_gpu_seconds(bucket: usage_config_maps.Bucket, seconds: float) -> None:
-    """Add GPU-seconds of usage to the metric of a bucket."""
+    """Add GPU-seconds to the metric with the namespace, product and kind of a bucket.
+
+    The kind is whole GPUs, shares or MIG slices.
+    """
     metrics.GPU_SECONDS.add(seconds, bucket.namespace, bucket.product, bucket.kind)

@@ -1,4 +1,4 @@
-"""What the answer to a failed write means: trouble of the server, of the moment, or of the object."""
+"""Classifies failed writes: trouble of the server, of the moment, or of the object."""
 
 from __future__ import annotations
 
@@ -15,35 +15,43 @@ _STORAGE: Final = ("etcdserver:", "context deadline exceeded", "rpc error:")
 
 
 class MovedOnError(DriverError):
-    """Another writer was first. A reflector will show what it wrote; then the pod is looked at again."""
+    """The object of a write has changed since the decision about it.
+
+    A reflector will show the change. Then the pod is processed again.
+    """
 
     reason = "MovedOn"
 
 
 class CrowdedError(DriverError):
-    """A quota of the namespace was changed by others again and again while the server wanted to count a claim."""
+    """The server could not create a claim, because others kept changing the namespace's quota."""
 
     reason = "Crowded"
 
 
 class PausedError(DriverError):
-    """The server asked for a pause while this was under way. What was written stands, and is gone on from later."""
+    """The server wants a pause between several writes of one workload.
+
+    The finished writes stay. The others are made later.
+    """
 
     reason = "Paused"
 
 
 class UnsureError(DriverError):
-    """The answer to a claim's creation was lost: it may be there."""
+    """The answer to a claim's creation was lost, so the claim may exist."""
 
     reason = "AnswerLost"
 
 
 class RefusedError(DriverError):
-    """A gang must not be started anew, or cannot; the text says why, and what to do instead.
+    """A gang cannot be restarted, or pods cannot be evicted.
+
+    The text says why, and what helps.
 
     Attributes:
-        retry_after_s: For how long the server wants not to be asked again; None where it did not say.
-        pods: Uids of the pods for which it is; empty where it is not for any in particular.
+        retry_after_s: For how many seconds the server wants no other request; None if it did not say.
+        pods: Uids of the pods that caused the refusal; empty if the cause is not in certain pods.
     """
 
     reason = "NotPermitted"
@@ -52,7 +60,7 @@ class RefusedError(DriverError):
 
 
 class Outcome(enum.Enum):
-    """Whom a failure concerns."""
+    """The cause of a failed write: the server, the moment, or the object."""
 
     SERVER = enum.auto()  # the server is in trouble, or has had enough of us: all pause, nobody loses a turn
     MOMENT = enum.auto()  # something came in between: the write is tried again after a pause, in its turn
@@ -62,10 +70,11 @@ class Outcome(enum.Enum):
 
 
 def outcome(error: DriverError) -> Outcome:
-    """Return the outcome of a write that failed, by its verb, its object and the answer.
+    """Return the cause of a failed write, by its verb, its object and the answer.
 
-    ``SERVER`` pauses all pods, the other two only this pod. An error of a webhook must not stop other pods, so it is
-    never ``SERVER``. Three errors can come from a webhook (mutating/dispatcher.go of k8s.io/apiserver 1.36):
+    ``SERVER`` pauses the writes of all pods, the other two only those of this pod. An error of a webhook must not stop
+    other pods, so it is never ``SERVER``. Three errors can come from a webhook (mutating/dispatcher.go of
+    k8s.io/apiserver 1.36):
 
     * The message names the webhook: ``OBJECT``.
     * 500 with the reason InternalError, because the patch of a webhook cannot be applied: ``MOMENT``.
@@ -96,9 +105,10 @@ def outcome(error: DriverError) -> Outcome:
 
 
 def reason_of(error: ApiError | Unreachable) -> Reason:
-    """Return the outcome of a refused write as the reason of a pod, in the server's words.
+    """Return the reason of a pod after a refused write, in the server's words.
 
-    A quota says so in its message only (``plugin/pkg/admission/resourcequota/controller.go`` of Kubernetes 1.36).
+    Only the message shows that a quota refused (``plugin/pkg/admission/resourcequota/controller.go`` of Kubernetes
+    1.36).
     """
     text = error.message if isinstance(error, ApiError) and error.message else str(error)
     is_quota = isinstance(error, ApiError) and error.forbidden and "exceeded quota" in text

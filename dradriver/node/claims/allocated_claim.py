@@ -1,4 +1,7 @@
-"""What an allocated claim says of its devices: each result's request and configuration, the choice, and its ring."""
+"""Reads an allocated claim: the request and configuration of each result, and the controller's choice of GPUs.
+
+The choice includes a ring: the order of the GPUs in which NCCL passes data best from each GPU to the next.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,33 @@ logger = logging.getLogger(__name__)
 
 
 def choice_of(claim: ResourceClaim) -> Choice | None:
-    """Return the controller's choice of whole GPUs that an allocated claim was made from; None if it is unknown."""
+    """Return the controller's choice of whole GPUs for an allocated claim; None if unknown.
+
+    It is unknown if the scheduler chose alone, or if the choice is for fractions or unreadable.
+    """
     try:
         choice = claim_builder.read_choice(claim)
     except WordError as error:
-        logger.warning("%s", error)
+        logger.warning("The choice of GPUs that the controller noted on a claim cannot be read: %s", error)
         return None
     return choice if isinstance(choice, Choice) else None
 
 
 def request_of(result: AllocationResult) -> str:
-    """Return the request of an allocated claim that a result is for, without its subrequest."""
+    """Return the name of the claim's request for which a device was allocated.
+
+    If the request has alternatives (subrequests), the name of the chosen one is left out.
+    """
     return result.request.split("/", 1)[0]
 
 
 def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | None:
-    """Return an allocated claim's opaque configuration for a result; the claim's own wins over its class's.
+    """Return the opaque configuration of an allocated device (``result``); None if there is none.
+
+    The claim's own configuration takes precedence over the configuration of its DeviceClass.
 
     Raises:
-        WordError: It cannot be read.
+        WordError: The configuration cannot be read.
     """
     assert claim.status.allocation is not None, "it has a result"
     asked = {result.request, request_of(result)}
@@ -48,10 +59,11 @@ def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | 
 
 
 def ring_of(claim: ResourceClaim) -> tuple[str, ...]:
-    """Return the uuids of an allocated claim's GPUs in the order of their best ring; empty if that is unknown.
+    """Return the uuids of an allocated claim's GPUs in ring order; empty if unknown.
 
-    A choice has the machine's numbers of that time, which shift when a GPU is lost. The configuration has the uuids of
-    each request in the order of the choice's containers, as results have the requests in the order of the claim's.
+    In a ring, each GPU passes data to the next one. The controller stored the fastest ring as GPU numbers. A number can
+    mean another GPU now, because numbers shift when a GPU is lost. So the function takes the uuids from the claim's
+    configuration. For each request, it has the uuids in the same order as the choice has the numbers.
     """
     choice = choice_of(claim)
     settings = config_for(claim, claim.results[0]) if claim.results else None

@@ -1,9 +1,9 @@
-"""CDI specs: how a container runtime puts a claim's devices into exactly the containers that ask for them.
+"""CDI specs: how a container runtime gives a claim's devices to exactly the containers that request them.
 
-One spec file a claim, with names that hold the claim's uid and are never used again, because runtimes cache specs. The
-version is the lowest that knows ``hostPath`` and names that start with a digit: runtimes refuse versions that they do
-not know. Variables belong to a device and not to the whole spec, whose edits would reach every container of the claim.
-Source: CDI SPEC.md.
+Each claim has one spec file. The names in it contain the claim's uid and are never used again, because runtimes cache
+specs. The spec has the lowest CDI version that supports ``hostPath`` and names that start with a digit. Older runtimes
+refuse versions that they do not know. Environment variables belong to a device of the spec. If they belonged to the
+whole spec, every container of the claim would get them. Source: CDI SPEC.md.
 """
 
 from __future__ import annotations
@@ -27,16 +27,21 @@ _PREFIX: Final = f"{names.DRIVER}-claim_"
 
 
 def device_ids(claim: PreparedClaim, device: PreparedDevice) -> list[str]:
-    """Return the fully qualified CDI ids that make one device of a claim usable: others' first, then ours."""
+    """Return the CDI ids with which a container gets one device of a claim.
+
+    First come ids of other CDI files, for example ``gpu.topology/gpu=<uuid>`` for a whole GPU (the base specification).
+    Then comes the device's id in the claim's own CDI file, if that file has device nodes, mounts or variables for the
+    device.
+    """
     own = [f"{KIND}={device_name(claim, device)}"] if device.edits.own else []
     return [*device.edits.cdi, *own]
 
 
 def spec(claim: PreparedClaim) -> dict[str, Any]:
-    """Return the CDI spec of a claim, without devices that it would not edit, because runtimes refuse those.
+    """Return the CDI spec of a claim, without devices that have no edits, because runtimes refuse such devices.
 
-    What a request brings as a whole are edits of its first device: the runtime concatenates the edits of all devices of
-    a container, so they reach every container that uses the request, and no other.
+    The first device of a request carries the edits of the whole request. The runtime joins the edits of all devices of
+    a container. So exactly the containers that use the request get these edits.
     """
     devices = [
         {"name": device_name(claim, device), "containerEdits": _printed(device.edits)}
@@ -47,7 +52,7 @@ def spec(claim: PreparedClaim) -> dict[str, Any]:
 
 
 def device_name(claim: PreparedClaim, device: PreparedDevice) -> str:
-    """Return the device's name in the claim's CDI spec, by which the runtime knows what a running pod has."""
+    """Return the device's name in the claim's CDI spec, by which the runtime identifies a running pod's devices."""
     share = f"-{device.share_id}" if device.share_id else ""
     return f"{claim.uid}-{device.request}-{device.device}{share}"
 
@@ -110,21 +115,22 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=T
 
 
 class CdiFolder:
-    """The spec files of this driver's claims. The caller holds the node's lock around every method.
+    """The CDI spec files of this driver's claims.
 
-    They are not waited for until a disk has them: after a power cut an agent starts before any container does, and
-    makes them what the ledger says.
+    The caller holds the node's lock, a file lock that all agents on this node share, around every method. Writes do not
+    wait for the disk. After a power cut the agent starts before any container starts, and writes the specs again from
+    the checkpoint.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def write(self, claim: PreparedClaim) -> None:
-        """Write the CDI spec of a claim into the folder; one without devices is removed.
+        """Write the CDI spec of a claim into the folder; remove the spec if it has no devices.
 
         Raises:
-            ClaimError: The claim's uid cannot be a file's name.
-            OSError: It was not written.
+            ClaimError: The claim's uid cannot be a file name.
+            OSError: The spec could not be written.
         """
         made = spec(claim)
         if not made["devices"]:
@@ -142,13 +148,14 @@ class CdiFolder:
         atomic_files.write(path, data, durable=False)
 
     def read(self, uid: str) -> dict[str, Edits] | None:
-        """Return what a claim's CDI spec brings to containers, by the device names in the spec; empty without a spec.
+        """Return the container edits in a claim's CDI spec, by device name in the spec.
 
-        None where it says what this agent does not write.
+        Returns:
+            The edits; empty if there is no spec. None if the spec contains something that this agent does not write.
 
         Raises:
-            ClaimError: The uid cannot be a file's name.
-            OSError: It cannot be read.
+            ClaimError: The uid cannot be a file name.
+            OSError: The spec cannot be read.
         """
         try:
             written = msgspec.json.decode(self._path(uid).read_bytes(), type=_Spec)
@@ -159,19 +166,24 @@ class CdiFolder:
         return {device.name: device.container_edits.read() for device in written.devices}
 
     def remove(self, uid: str) -> None:
-        """Remove the CDI spec of a claim; an unknown uid is fine.
+        """Remove the CDI spec of a claim; a claim without a spec is no error.
 
         Raises:
-            ClaimError: The uid cannot be a file's name.
-            OSError: It is still there.
+            ClaimError: The uid cannot be a file name.
+            OSError: The spec could not be removed.
         """
         atomic_files.remove(self._path(uid), durable=False)
 
     def sweep(self, *, keep: Collection[str]) -> list[str]:
-        """Remove the CDI specs of all other claims and what a killed writer left; return the removed claims' uids.
+        """Remove the CDI specs of all claims except those with the uids ``keep``.
+
+        Temporary files that a killed agent left are removed, too.
+
+        Returns:
+            The uids of the claims whose specs were removed.
 
         Raises:
-            OSError: Something is still there.
+            OSError: A file could not be removed.
         """
         for path in self._folder.glob(f"{_PREFIX}*{atomic_files.TEMPORARY}"):
             atomic_files.remove(path, durable=False)

@@ -1,7 +1,7 @@
-"""What the kubelet was answered, on disk: the first of the node's two ledgers.
+"""The checkpoint: on disk, the answers that the kubelet got for prepared claims, with one entry for each claim.
 
-Everything that a claim's CDI spec holds is in its entry, so the spec can be written again from it alone, with no API
-server and before the kubelet asks for it.
+``Ledgers`` reads and writes it. An entry contains everything that the claim's CDI spec contains. So the agent can write
+the spec again without the API server, and before the kubelet asks for it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,28 @@ _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
 class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device of a claim as it was handed out.
+    """One prepared device of a claim.
+
+    The hardware journal has an entry for each MIG instance or share that the agent made. ``wanted``, ``done`` and
+    ``driver`` are copies from this entry. If the entry is damaged, the agent writes it again from these copies.
 
     Attributes:
-        request: The request it was allocated for, without its subrequest.
+        request: The request that the device was allocated for, without its subrequest.
         pool: The pool's name.
         device: The device's name.
-        uuid: The GPU's own identity.
-        edits: What it brings to a container. What a request brings as a whole is with its first device.
-        made: Key of the other ledger's entry of what was made on the hardware for it; empty where nothing was.
-        wanted: As in that entry, which is written anew from here should it be damaged; None where nothing was made.
-        done: As in that entry, when the claim was prepared.
-        driver: As in that entry.
-        part: The kind of device, where it is a part of a GPU that leaves room for others; empty for a whole one.
-        told: What is said of a part beside its GPU, in the words of slices' attributes: ``type``, of a MIG instance
-            ``profile``, ``placement`` and its own ``uuid``, of a share ``cores`` (percent) and ``memory``; empty for a
-            whole one.
-        share_id: Tells claims of one device apart; None where nobody else can have it.
-        admin: True for access beside the owner: such a device has no owner in this claim.
+        uuid: The uuid of the GPU.
+        edits: The container edits of the device. Edits of a whole request are with its first device.
+        made: Key of the device's entry in the hardware journal; empty if the agent made nothing for the device.
+        wanted: What the agent decided to make, for example a MIG instance at a certain place; None if nothing was made.
+        done: What the agent made, for example a MIG instance's number and uuid, at the time when the claim was
+            prepared.
+        driver: Id of the load of the GPUs' kernel driver in which the device was made.
+        part: The kind of fraction, such as a MIG instance; empty for a whole GPU.
+        told: Attributes of a fraction that its GPU does not have, named as in ResourceSlices; empty for a whole GPU.
+            All fractions have ``type``. A MIG instance also has ``profile``, ``placement`` and its own ``uuid``. A
+            share also has ``cores`` (percent) and ``memory``.
+        share_id: Distinguishes the claims that share one device; None if no other claim can have the device.
+        admin: True for admin access: the claim can use the device, but does not own it.
     """
 
     request: str
@@ -57,9 +61,11 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     admin: bool = False
 
     def excludes(self, other: PreparedDevice) -> bool:
-        """Return whether two devices of the checkpoint exclude each other: parts of one GPU do not.
+        """Return whether two claims cannot have these two devices at the same time.
 
-        Whether two parts fit beside each other is for their kind, and for the hardware.
+        Two devices exclude each other if both are the same device, or are on one GPU and at least one takes it whole.
+        Different fractions of one GPU never exclude each other here: the code for the kind of device checks whether
+        both fit. A device with admin access excludes no other device.
         """
         if self.uuid != other.uuid or self.admin or other.admin:
             return False
@@ -72,11 +78,11 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """A prepared claim.
 
     Attributes:
-        uid: The claim's.
-        namespace: The claim's.
-        name: The claim's.
-        boot: Id of the boot in which it was prepared; empty in entries of agents that did not say.
-        devices: Its devices, in the allocation's order.
+        uid: The claim's uid.
+        namespace: The claim's namespace.
+        name: The claim's name.
+        boot: Id of the boot in which the claim was prepared; empty in entries of old agents, which did not record it.
+        devices: The claim's devices, in the order of the allocation.
     """
 
     uid: str
@@ -86,12 +92,15 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     devices: tuple[PreparedDevice, ...]
 
     def first(self, device: PreparedDevice) -> bool:
-        """Return whether the device is the first of its request in a prepared claim of the checkpoint."""
+        """Return whether a device is the first device of its request in this prepared claim."""
         return device is next(other for other in self.devices if other.request == device.request)
 
 
 class Checkpoint(Journal[PreparedClaim]):
-    """The folder of prepared claims. The caller holds the node's lock around every method."""
+    """The folder of prepared claims, with one file for each claim.
+
+    The caller holds the node's lock, a file lock that all agents on this node share, around every method.
+    """
 
     def __init__(self, folder: Path) -> None:
         readers = {1: _read_older, 2: _read_older, VERSION: _read}
@@ -104,7 +113,10 @@ def _read(text: bytes) -> PreparedClaim:
 
 
 def _typed(device: PreparedDevice) -> PreparedDevice:
-    """Return the device with what was made for it as the records of its kind; the first agents kept no copy of that."""
+    """Return a device with ``wanted`` and ``done`` as typed records, not as plain JSON data.
+
+    The type depends on the kind of device. The first agents stored neither field, so both can be missing.
+    """
     if device.wanted is None:
         return device
     wanted, done = typed(device.part, device.wanted, device.done)
@@ -132,7 +144,10 @@ class _OldClaim(msgspec.Struct):
 
 
 def _read_older(text: bytes) -> PreparedClaim:
-    """Return a claim of version 1 or 2: its spec stays as it is, since running pods are known to the runtime by it."""
+    """Return a claim from a checkpoint entry that an older agent wrote in file format 1 or 2.
+
+    The names in the claim's CDI spec stay the same, because the runtime knows running pods by these names.
+    """
     old = msgspec.json.decode(text, type=_OldClaim)
     env = dict(old.env)
     devices = tuple(
@@ -160,11 +175,11 @@ def is_uid(text: str) -> bool:
 
 
 def checked_uid(uid: str) -> str:
-    """Return a claim's uid after a check that it can name the claim's file in the checkpoint.
+    """Return a claim's uid after a check that it can be a file name in the checkpoint.
 
     Raises:
-        ClaimError: It is no object's uid.
+        ClaimError: The text is not a uid.
     """
     if not is_uid(uid):
-        raise ClaimError(f"claim uid {uid[:64]!r} is none: letters, digits and '-', at most 64")
+        raise ClaimError(f"claim uid {uid[:64]!r} is invalid. A uid has letters, digits and '-', at most 64.")
     return uid

@@ -1,10 +1,13 @@
 """Changes the hardware for a claim: makes the MIG instances and shares that its devices need, and undoes them.
 
-Intents are written before the hardware is touched, the result after it. Between the two no lock is held that others
-need: a GPU takes seconds to change, and a broken one for ever. One lock of its own keeps two instances of the agent
-from changing hardware at the same time: until the driver has answered, whoever still waits for that, or the process is
-gone. Who gives up waiting does not stop the work: it ends as if nobody had, keeps the claim's lock until then, and the
-next call, to whichever instance, finds what came of it.
+The agent writes an intent before each change and the result after it. During a change it does not hold the node's lock,
+which calls for other claims need. A change of a GPU takes seconds, and a broken GPU may never answer.
+
+The lock of the hardware is a second lock. It keeps two instances of the agent from changing hardware at the same time.
+The agent holds it until the driver has answered or the agent's process has ended, even if no caller waits any more.
+
+If a caller stops waiting, the work continues to its end and keeps the claim's lock. The next call, in either instance
+of the agent, finds the result.
 """
 
 from __future__ import annotations
@@ -35,16 +38,16 @@ _PATIENCE_S: Final = 35.0  # for others' work; the kubelet gives up after 45 s
 
 
 class Making:
-    """Changes hardware for claims, one after the other."""
+    """Makes and undoes the hardware changes for claims. The changes run one after the other."""
 
     def __init__(self, state_dir: Path, lock: Path, ledgers: Ledgers, device_manager: DeviceManager) -> None:
-        """Change nothing yet.
+        """Store the arguments; change no hardware yet.
 
         Args:
-            state_dir: Holds the lock of the hardware.
-            lock: The lock of the ledgers.
-            ledgers: Where intents and results are written.
-            device_manager: What makes and undoes.
+            state_dir: Folder that contains the lock of the hardware.
+            lock: The node's lock, which protects the files of ``ledgers``.
+            ledgers: The checkpoint and the hardware journal, which store intents and results.
+            device_manager: Makes and undoes devices.
         """
         self._hardware = state_dir / "hardware.lock"
         self._lock = lock
@@ -54,38 +57,43 @@ class Making:
         self._said: set[str] = set()
 
     async def prepare(self, plan: Plan, held: int) -> Entry[PreparedClaim]:
-        """Make the planned hardware for a claim, and the claim prepared; goes on when the caller gives up.
+        """Make the planned hardware for a claim, store the claim as prepared, and return its checkpoint entry.
+
+        The work continues if the caller is cancelled.
 
         Args:
-            plan: What is to be.
-            held: The descriptor that holds the claim's lock.
+            plan: The plan to prepare the claim.
+            held: The open file descriptor that holds the claim's lock.
 
         Raises:
-            DriverError: It could not be made, and nothing of it is left, or will be.
+            DriverError: The hardware could not be made. Everything that was made for the claim is undone, now or later.
             OSError: A file could not be written.
         """
         return await self._shielded(plan.claim.uid, lambda: self._prepare(plan), held)
 
     async def unprepare(self, uid: str, held: int) -> None:
-        """Undo the hardware of a claim, and make the claim unprepared; goes on when the caller gives up.
+        """Undo the hardware changes of a claim and remove its entry.
 
-        Only a process that is on something of it keeps a claim. What the driver refuses or does not answer to it may
-        go on so until a reboot, for which pods have to go: that is left to ``clean``.
+        The work continues if the caller is cancelled. The claim stays prepared only if a process uses one of its
+        devices. If the driver refuses a change or does not answer, the entry is removed, and ``clean`` tries the change
+        again later. The claim does not wait for the driver, because the driver may need a reboot, and pods must end
+        before a reboot.
 
         Args:
-            uid: The claim's.
-            held: The descriptor that holds its lock.
+            uid: The claim's uid.
+            held: The open file descriptor that holds the claim's lock.
 
         Raises:
-            InUseError: A process is on something of it, and the claim is prepared still.
+            InUseError: A process uses one of the claim's devices. The claim is still prepared.
             OSError: A file could not be removed.
         """
         await self._shielded(uid, lambda: self._unprepare(uid), held)
 
     async def clean(self) -> dict[str, str]:
-        """Undo the hardware changes of claims that are not prepared; return the reasons of failures, by the GPU's uuid.
+        """Undo hardware changes of claims that are not prepared; return failures by GPU uuid.
 
-        A killed agent leaves something, and a claim that was given back while the hardware did not do as it was told.
+        A failure is the reason as text. Two cases leave such changes: an agent was killed, or the hardware refused to
+        undo the change when the claim was unprepared.
         """
         left: list[Made] = []
         try:
@@ -95,44 +103,58 @@ class Making:
         except (DriverError, OSError) as error:
             refused = {one.uuid: str(error) for one in left}
             if not left:
-                logger.error("what was made for claims that are not prepared is not known now: %s", error)
-        for said in sorted(set(refused.values()) - self._said):
-            logger.error("what was made for claims that are not prepared cannot be undone now: %s", said)
+                logger.error(
+                    "Changes of devices for claims that are not prepared any more cannot be listed now: %s", error
+                )
+        for failures_text in sorted(set(refused.values()) - self._said):
+            logger.error(
+                "Changes of devices for claims that are not prepared any more cannot be undone now: %s", failures_text
+            )
         self._said = set(refused.values())
         return refused
 
     async def check(self, uid: str) -> None:
-        """Raise unless all hardware that was made for a claim can be used now; no other claim waits for this check.
+        """Check that all hardware that was made for the claim ``uid`` can be used now.
+
+        Calls for other claims do not wait for this check.
 
         Raises:
-            NotYetError: Why not.
+            NotYetError: Some hardware cannot be used yet; the message says why.
         """
         try:
             async with locked(self._lock):
                 made = self._ledgers.made.of(uid)
         except OSError as error:
-            raise NotYetError(f"the node cannot read what was made: {error}") from error
+            raise NotYetError(
+                f"the node agent cannot read its record of the hardware that it set up for the claim: {error}"
+            ) from error
         for change in made:
             self._device_manager.check(change)
 
     async def look(self, uid: str) -> bool:
-        """Ask the hardware whether a claim's devices still exist; note missing ones, and return whether there are any.
+        """Ask the hardware whether devices of the claim ``uid`` are missing; return whether any are.
+
+        If so, their entries in the hardware journal are marked: what is left of these devices must be undone. The
+        claim's CDI spec is removed, so that no container starts with it.
 
         Raises:
-            DriverError: The hardware does not say.
-            OSError: The ledger cannot be read or written.
+            DriverError: The hardware does not answer the question.
+            OSError: The hardware journal cannot be read or written.
         """
         return await self._shielded(uid, lambda: self._look(uid))
 
     async def rest(self, gpus: Sequence[str]) -> dict[str, str]:
-        """Clear what gone devices left on the hardware of free GPUs; return the reasons of failures, by the GPU's uuid.
+        """Set free GPUs back after their devices were removed, for example end MIG mode.
 
         Args:
-            gpus: Uuids; those of which there is an entry are left alone.
+            gpus: Uuids of GPUs. GPUs with an entry in the hardware journal are skipped, because they may have devices.
+
+        Returns:
+            Why a GPU could not be set back, by its uuid.
 
         Raises:
-            DriverError: Others go on changing hardware.
-            OSError: The ledger cannot be read.
+            DriverError: Another instance of the agent is changing hardware.
+            OSError: The hardware journal cannot be read.
         """
         return await self._shielded("", lambda: self._rest(gpus)) if gpus else {}
 
@@ -153,7 +175,11 @@ class Making:
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Hold the lock of the hardware, until the driver has answered to all that it was asked in the block."""
+        """Hold the lock of the hardware during an ``async with`` body.
+
+        If the driver has not answered a call of the body yet, the lock stays until it has. So other instances of the
+        agent cannot change hardware while a call hangs.
+        """
         try:
             descriptor = await take(self._hardware, patience_s=_PATIENCE_S)
         except NotYetError as error:
@@ -164,11 +190,14 @@ class Making:
             self._device_manager.afterwards(lambda: os.close(descriptor))
 
     async def _prepare(self, plan: Plan) -> Entry[PreparedClaim]:
-        """Make the devices of a planned claim on the hardware, and return its entry.
+        """Make the devices of a planned claim on the hardware, and return the claim's checkpoint entry.
 
-        Each change is noted in the ledger before it is made, so that an agent that starts after a crash can undo it.
-        ``_alone`` is the lock of the hardware, which takes seconds to change. ``self._lock`` is the node's lock of the
-        ledgers, which other claims wait for: it is held for moments only.
+        Each change is recorded in the hardware journal before it is made. So an agent that starts after a crash can
+        undo it.
+
+        There are two locks. ``_alone`` is the lock of the hardware: it is held during the whole change, which takes
+        seconds. ``self._lock`` is the node's lock: it is held only for moments, because calls for other claims wait for
+        it.
         """
         async with self._alone():
             # 1. Undo what an earlier attempt for this claim left. The first error ends this attempt.
@@ -206,7 +235,7 @@ class Making:
                 raise
 
     async def _unprepare(self, uid: str) -> None:
-        """Undo what was made for a claim on the hardware, and remove its entry.
+        """Undo what was made for a claim on the hardware, and remove the claim from the checkpoint.
 
         Raises InUseError if a process uses a device of the claim.
         """
@@ -231,7 +260,9 @@ class Making:
                 raise failure
         if failures:
             failures_text = "; ".join(map(str, failures.values()))
-            logger.warning("claim %s is given back, and what was made for it undone later: %s", uid, failures_text)
+            logger.warning(
+                "Claim %s is unprepared. The changes of its devices are undone later: %s", uid, failures_text
+            )
         async with locked(self._lock):
             self._ledgers.drop(uid)
 
@@ -256,7 +287,11 @@ class Making:
             return bool(gone)
 
     async def _rest(self, gpus: Sequence[str]) -> dict[str, str]:
-        """Clear what is left on these GPUs that nobody has; a driver that does not answer for one is asked no more."""
+        """Set free GPUs back after their devices were removed, for example end MIG mode.
+
+        GPUs with an entry in the hardware journal are skipped. If the driver does not answer for one GPU, the driver is
+        not asked about the others. The result says why a GPU could not be set back, by its uuid.
+        """
         refused: dict[str, str] = {}
         hangs: NotYetError | None = None
         async with self._alone():
@@ -275,9 +310,13 @@ class Making:
         return refused
 
     async def _undo(self, made: Sequence[Made]) -> dict[str, NotYetError]:
-        """Undo all, the last first, and forget each; what cannot be undone stays noted. Returns why, by key.
+        """Undo hardware changes, the last first, and remove their entries in the hardware journal.
 
-        A driver that does not answer answers to none, and is asked no more.
+        ``made`` are the entries of the changes. A change that could not be undone keeps its entry. If the driver does
+        not answer once, the driver is not asked again.
+
+        Returns:
+            The errors by the keys of the entries.
         """
         failures: dict[str, NotYetError] = {}
         hangs: NotYetError | None = None

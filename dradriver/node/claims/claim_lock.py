@@ -1,4 +1,4 @@
-"""The lock of one claim, which a call holds from its begin to its end; ``prepare`` takes it."""
+"""The lock of one claim. ``prepare`` holds it during a whole call for the claim."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from dradriver.node.lock import take
 
 
 class EarlierCallError(NotYetError):
-    """An earlier call for the claim does not end."""
+    """An earlier call for the same claim has not ended yet."""
 
 
 @contextlib.asynccontextmanager
 async def claim_locked(path: Path, uid: str, *, until: float) -> AsyncIterator[int]:
-    """Hold a claim's lock during the block, and yield the descriptor that holds it.
+    """Hold a claim's lock during an ``async with`` body; yield the open file descriptor that holds it.
 
     Args:
-        path: The file of all claims' locks; shared with other instances of the agent on this node.
+        path: The file with the locks of all claims; other instances of the agent on this node use the same file.
         uid: The claim's uid.
-        until: When to stop waiting for an earlier call, by the loop's clock.
+        until: When to stop waiting for an earlier call for the claim, by the event loop's clock.
 
     Raises:
-        EarlierCallError: An earlier call for the claim does not end.
+        EarlierCallError: An earlier call for the claim did not end by ``until``.
         NotYetError: The file cannot be locked.
     """
     patience_s = max(0.0, until - asyncio.get_running_loop().time())

@@ -1,4 +1,4 @@
-"""Reading a claim from the API server, in the time that there is: the one that is meant, and no other of its name."""
+"""Reads a claim from the API server within a time limit, and checks that it has the expected uid."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ GetClaim = Callable[[str, str], Awaitable[ResourceClaim]]
 
 
 class GoneError(NotYetError):
-    """The API server does not know the claim."""
+    """The API server has no claim of this name, perhaps because it was deleted."""
 
 
 class AnotherError(ClaimError):
-    """Another claim has its name."""
+    """The expected claim was deleted: the claim of this name has another uid."""
 
 
 class ClaimReader:
     """Reads claims from the API server."""
 
     def __init__(self, get_claim: GetClaim) -> None:
-        """Read nothing yet.
+        """Store the arguments; read nothing yet.
 
         Args:
             get_claim: Reads a claim from the API server by namespace and name.
@@ -46,13 +46,14 @@ class ClaimReader:
             namespace: Namespace of the claim.
             name: Name of the claim.
             uid: Uid of the claim.
-            until: When the answer must have arrived, by the event loop's clock; the server has a second at least.
+            until: When the answer must have arrived, in seconds of the event loop's clock; the server always gets at
+                least one second.
             at_most_s: Longest wait for the answer, in seconds.
 
         Raises:
             GoneError: There is no claim of this name.
             AnotherError: The claim of this name has another uid.
-            NotYetError: The server does not answer, or not with a claim.
+            NotYetError: The server does not answer, or its answer is not a claim.
         """
         # The kubelet's call may be near its end: even then the server gets ``_LEAST_GET_S``.
         left_s = until - asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""What a container is told of its devices, beside having them: variables, device metadata, NCCL's files."""
+"""What containers get in addition to their devices: variables, metadata files, NCCL's files."""
 
 from __future__ import annotations
 
@@ -37,21 +37,24 @@ class ClaimRequest(NamedTuple):
 
 
 class EnvAndFiles(NamedTuple):
-    """What a request's containers are given as a whole, and the files that are mounted, by name, but for metadata."""
+    """What all containers of a request get: variables, mounts, and the contents of mounted files.
+
+    ``files`` has the contents by file name, without device metadata files.
+    """
 
     edits: Edits
     files: dict[str, bytes]
 
 
 class ContainerEnv:
-    """What there is to tell of a claim's devices: the variables, and the content of files."""
+    """Makes the variables, and the contents of the files, that containers of a claim get."""
 
     def __init__(self, path: Callable[[str, str], str], nccl: Nccl) -> None:
-        """Tell nothing yet.
+        """Store the arguments; make nothing yet.
 
         Args:
-            path: Gives the path on the host of a claim's file, by uid and name.
-            nccl: What NCCL is told.
+            path: Returns the path on the host of a file for a claim, by the claim's uid and the file's name.
+            nccl: Makes the NCCL settings.
         """
         self._path = path
         self._nccl = nccl
@@ -60,17 +63,17 @@ class ContainerEnv:
     def env_and_files(
         self, claim: ResourceClaim, request: str, asked: ClaimRequest, machine: Machine, *, below: Machine | None
     ) -> EnvAndFiles:
-        """Return the environment variables and files that the containers of a request are given.
+        """Return the environment variables and files for the containers of a request.
 
         Args:
             claim: The claim.
             request: The request's name.
-            asked: Its part of the allocation: its GPUs and its configuration.
+            asked: The request's results, GPUs and configuration.
             machine: The machine as it is now.
-            below: The server below it, if it is a virtual machine and that is known.
+            below: The physical server below a virtual machine; None if unknown or not virtual.
 
         Raises:
-            ClaimError: A file was asked for and cannot be written.
+            ClaimError: A requested file cannot be written.
         """
         # Variables that the image or the pod sets, and that must not change.
         kept = set(asked.config.keep_env) if asked.config is not None else set()
@@ -100,7 +103,17 @@ class ContainerEnv:
     def _near_nics(
         self, claim: ResourceClaim, machine: Machine, positions: Sequence[int], below: Machine | None
     ) -> list[str]:
-        """Return the variable that names the near network cards, if there is anything to tell."""
+        """Return the variable that names the network cards near a container's GPUs.
+
+        The result is a list of one text, ``NAME=value``. If the variable cannot be set, the list is empty, and an Event
+        tells the pod's owner why.
+
+        Args:
+            claim: The claim, for the Event.
+            machine: The machine as it is now.
+            positions: Positions of the container's GPUs in ``machine.gpus``.
+            below: The physical server below a virtual machine; None if unknown or not virtual.
+        """
         assert claim.status.allocation is not None, "it has results"
         theirs = sorted({one.driver for one in claim.status.allocation.devices.results} - {names.DRIVER})
         if theirs:  # it may have the pod's cards, whose names its driver gives
@@ -108,7 +121,7 @@ class ContainerEnv:
         else:
             variable, why = self._nccl.nics(machine, positions, below=below)
         if not variable:
-            self._nccl.not_told(claim, f"{near_nics.VARIABLE} is not set: {why}")
+            self._nccl.not_told(claim, f"{near_nics.VARIABLE} is not set in the containers, because {why}.")
         return [variable] if variable else []
 
     def about(self, claim: ResourceClaim, done: PreparedClaim, machine: Machine) -> dict[str, bytes]:
@@ -116,7 +129,7 @@ class ContainerEnv:
 
         Args:
             claim: The claim.
-            done: The claim as it is prepared: what parts of GPUs are is known once they are made.
+            done: The prepared claim; the attributes of MIG instances and shares are known only after they were made.
             machine: The machine as it is now.
         """
         # The order of the GPUs in the best ring, the controller's choice, and each device's attributes in its slice.
@@ -153,13 +166,21 @@ def _cuda_env(request: str, gpus: Sequence[Gpu], settings: ClaimConfig | None, k
 
 
 def _rank_order(order: Sequence[str], gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return the variables that make CUDA number the GPUs in this order; none where PCI order already is this order.
+    """Return the variables that make CUDA number a container's GPUs in the order ``order``.
 
-    They count the container's own GPUs: uuids would crash programs that parse integers.
+    The claim's configuration requests the order. The variables name the GPUs by their numbers in the container
+    (``CUDA_VISIBLE_DEVICES=2,0,1``). Uuids would crash programs that read these values as integers. The result is empty
+    if CUDA numbers the GPUs in this order anyway.
+
+    Args:
+        order: The uuids of the GPUs, the first GPU of CUDA first.
+        gpus: The same GPUs in any order. If they are not the GPUs of ``order``, the result is empty, too.
     """
     by_pci = [gpu.uuid for gpu in sorted(gpus, key=lambda gpu: gpu.pci)]
     if sorted(order) != sorted(by_pci):
-        logger.warning("the order in the claim's configuration names other GPUs than its allocation; it is left out")
+        logger.warning(
+            "The order in a claim's configuration names other GPUs than the claim's allocation. The order is ignored."
+        )
         return {}
     if list(order) == by_pci:
         return {}

@@ -1,13 +1,18 @@
-"""Processes on GPUs that change hands: one that hangs in the driver outlives its pod, and keeps memory and engines.
+"""Refuses to give a GPU to a claim while other processes are on the GPU; ``prepare`` calls it.
 
-The kubelet unprepares a claim when its containers are gone, which they are not while a process of theirs hangs; but one
-that left its container's control group, or whose container the runtime forgot, is nobody's, and so is one that never
-was of a claim: somebody's at a terminal, or of a pod that a device plugin gave the GPU.
+A process that hangs in the driver outlives its pod, and keeps memory and engines of the GPU. The kubelet unprepares a
+claim only when the claim's containers have ended, and a container with a hanging process has not ended. But the kubelet
+unprepares a claim in spite of these processes, because it does not see them:
 
-A GPU that is shared has others' processes rightly once somebody has a share of it, as has one in MIG mode, whose
-instances are made and given back on their own, and are left to what makes them. Nor does a process count that has a GPU
-open without computing on it, as monitoring and persistence daemons have (nvml.h, nvmlDeviceGetComputeRunningProcesses:
-with a compute context).
+* a process that left its container's control group, or whose container the runtime forgot
+* a process of a user at a terminal
+* a process of a pod that got the GPU from a device plugin
+
+Two kinds of GPUs may have processes of other claims: a GPU of which another claim has a share, and a GPU in MIG mode.
+In MIG mode, each MIG instance is made and undone separately.
+
+A process that has the GPU open without computing on it does not count, for example a monitoring or persistence daemon
+(nvml.h, nvmlDeviceGetComputeRunningProcesses: with a compute context).
 """
 
 from __future__ import annotations
@@ -37,7 +42,10 @@ _MOST_PIDS: Final = 8
 
 
 def asked_of(discovery: Discovery) -> Processes:
-    """Return the function that asks for processes on GPUs, in a thread of its own."""
+    """Return a function that lists the processes on GPUs as ``discovery`` reports them.
+
+    If ``discovery`` is slow because the GPU driver can hang, the function calls it in a thread with a time limit.
+    """
     thread = Thread("processes")
 
     async def processes(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:
@@ -50,23 +58,27 @@ def asked_of(discovery: Discovery) -> Processes:
 
 
 async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: ARG001  # the signature
-    """Return no processes for any GPU, on nodes whose GPUs are rightly used outside Kubernetes."""
+    """Return an empty result, as if no process were on any GPU.
+
+    This function replaces the check on nodes where a device plugin may also hand out the GPUs.
+    """
     return {}
 
 
 async def raise_if_occupied(processes: Processes, planned: Plan, ledgers: Ledgers, lock: Path, *, until: float) -> None:
-    """Raise if processes are on GPUs that a planned claim needs without processes.
+    """Raise an error if processes are on GPUs that must be free for a planned claim.
 
-    These are the GPUs that the claim gets whole, and those that it gets the first share of. If the driver refuses to
-    list processes nothing is raised, because it may never list them. If it does not answer the claim waits: a container
-    would hang in the driver, too.
+    A GPU must be free if the claim gets it whole, or gets its first share. If the driver refuses to list processes, no
+    error is raised, because the driver may never list them. If the driver does not answer, the claim waits, because a
+    container would hang in the driver, too.
 
     Args:
-        processes: Gives the processes that are on GPUs.
+        processes: Returns the processes that are on GPUs.
         planned: The claim that will be prepared.
         ledgers: The claims that are prepared.
-        lock: The lock of the ledgers.
-        until: When the driver must have answered, by the event loop's clock; it has a second at least.
+        lock: The file lock that protects the files of ``ledgers``.
+        until: When the driver must have answered, by the event loop's clock; the driver always gets at least one
+            second.
 
     Raises:
         DeviceBusyError: Processes are on a GPU that another claim still has.
@@ -94,7 +106,14 @@ async def raise_if_occupied(processes: Processes, planned: Plan, ledgers: Ledger
 
 
 def _gpus_without_user(planned: Plan, held: Collection[str]) -> list[str]:
-    """Return the uuids of the GPUs on which nobody may be yet, each once."""
+    """Return the uuids of the GPUs that must have no process before a planned claim is prepared.
+
+    Each uuid occurs once. A GPU must have no process if the claim gets it whole, or gets its first share.
+
+    Args:
+        planned: The claim that will be prepared.
+        held: Uuids of GPUs that claims already use.
+    """
     own: dict[str, None] = {}
     for device, gpu in zip(planned.claim.devices, planned.gpus, strict=True):
         first = device.told.get("type") == "share" and gpu.uuid not in held
@@ -104,7 +123,18 @@ def _gpus_without_user(planned: Plan, held: Collection[str]) -> list[str]:
 
 
 async def _processes_in_words(processes: Processes, own: Sequence[str], *, until: float) -> str | None:
-    """Return which processes are on these GPUs; None where there are none."""
+    """Return a text that lists the processes on GPUs; None if there are none.
+
+    The result is also None if the driver refuses to list processes.
+
+    Args:
+        processes: Returns the processes that are on GPUs.
+        own: The uuids of the GPUs.
+        until: When the driver must have answered, by the event loop's clock.
+
+    Raises:
+        NotYetError: The driver does not answer in time.
+    """
     if not own:
         return None
     try:
@@ -113,14 +143,14 @@ async def _processes_in_words(processes: Processes, own: Sequence[str], *, until
     except TimeoutError as error:
         raise NotYetError("the driver does not answer, so whether processes are on the GPUs is not known") from error
     except DriverError as error:
-        logger.warning("whether processes are on GPUs that are given out cannot be known: %s", error)
+        logger.warning("The node agent cannot check whether processes use the GPUs of a claim: %s", error)
         return None
     said = [f"GPU {uuid}: {text(pids[uuid])}" for uuid in own if pids.get(uuid)]
     return "; ".join(said) or None
 
 
 def text(pids: Sequence[int]) -> str:
-    """Return which processes still run on a GPU that should be free, in words, and what to do."""
+    """Return the end of a message: which processes still use a GPU, and the cure."""
     more = len(pids) - _MOST_PIDS
     named = ", ".join(map(str, pids[:_MOST_PIDS])) + (f" and {more} more" if more > 0 else "")
-    return f"processes still on it: {named}; end them, or restart the node if they cannot end"
+    return f"processes still use it: {named}. End them, or restart the node if they cannot end"

@@ -1,4 +1,7 @@
-"""Which server is below this node, where it is a virtual machine: told by the policies file for types of instances."""
+"""Finds the physical server below a virtual machine, by the policies file.
+
+The policies file names a profile (a machine's description) for each instance type.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 
 
 class HostServer:
-    """The server below, as the policies in force name it."""
+    """Finds the physical server below this node by the policies in force."""
 
     def __init__(self, servers: Callable[[], Mapping[str, str]], get_node: Callable[[], Awaitable[Node]]) -> None:
-        """Ask nothing yet.
+        """Store the arguments; read nothing yet.
 
         Args:
-            servers: Gives the profile of the server for each instance type, as the node's label names it.
-            get_node: Reads this node from the API server; asked once, and only where there are servers.
+            servers: Returns the profile of the physical server for each instance type (the value of the node's label).
+            get_node: Reads this node from the API server; called once, and only if ``servers`` names any server.
         """
         self._servers = servers
         self._get_node = get_node
@@ -33,7 +36,7 @@ class HostServer:
         self._read: dict[str, Machine] = {}
 
     async def find(self) -> Machine | None:
-        """Return the server below this virtual machine, None if none is named for its instance type.
+        """Return the physical server below this virtual machine; None if the policies name none for its instance type.
 
         Raises:
             NotYetError: The node cannot be read now.
@@ -51,7 +54,11 @@ class HostServer:
             if servers != self._said:
                 self._said = servers
                 known = ", ".join(servers)
-                logger.warning("no server is named below instance type %r; nccl.servers has %s", self._kind[:64], known)
+                logger.warning(
+                    "nccl.servers in the policies file has no entry for the instance type %r. It has %s.",
+                    self._kind[:64],
+                    known,
+                )
             return None
         if name not in self._read:
             from dradriver.topology import profiles  # here, for most nodes are no virtual machines

@@ -1,8 +1,11 @@
-"""Everything that the agent keeps on disk about the node's claims.
+"""All records and files of the agent about claims, together called the ledgers.
 
-A change has several steps, and the agent may be killed between any two; ``recover`` repairs what that leaves. A claim's
-mounted files are written before its entry and removed after it. Its CDI spec is written after the entry and removed
-before it. Changes of hardware are noted before they are made.
+A change has several steps, and the agent may be killed between any two. ``recover`` then repairs the files. The order
+of the steps is fixed:
+
+* A claim's mounted files are written before its checkpoint entry and removed after it.
+* A claim's CDI spec is written after its checkpoint entry and removed before it.
+* Changes of hardware are recorded before they are made.
 """
 
 from __future__ import annotations
@@ -27,11 +30,13 @@ logger = logging.getLogger(__name__)
 
 
 class Ledgers:
-    """The two ledgers, and the CDI specs and mounted files of prepared claims. The caller holds the node's lock.
+    """All records and files about claims: checkpoint, hardware journal, CDI specs, and mounted files.
+
+    The caller holds the node's lock, a file lock that all agents on this node share, around every method.
 
     Attributes:
-        claims: The ledger of prepared claims, as the kubelet was answered.
-        made: The ledger of devices that were made on hardware.
+        claims: The checkpoint: the prepared claims, as the agent answered them to the kubelet.
+        made: The hardware journal: the devices that were made on hardware.
         cdi: The CDI specs.
         mounted: The files that the specs mount.
     """
@@ -46,15 +51,15 @@ class Ledgers:
         machine: Callable[[], Machine | None] = lambda: None,
         exclusive: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Open the two ledgers and the two folders; no file is touched.
+        """Open the checkpoint, the hardware journal and the two folders; no file is touched.
 
         Args:
-            state_dir: Folder of the ledgers and the mounted files.
+            state_dir: Folder of the checkpoint, the hardware journal and the mounted files.
             cdi_root: Folder of the CDI specs.
             boot: Id of this boot.
-            driver: Gives an id of the present load of the driver's kernel module.
-            machine: Gives the machine as it was last read; None until then.
-            exclusive: Says whether parts of a GPU (uuid) may be used by one namespace at a time only.
+            driver: Returns an id that is new each time that the GPUs' kernel driver is loaded.
+            machine: Returns the machine as it was last read; None until then.
+            exclusive: For a GPU's uuid, returns whether only one namespace at a time may use fractions of the GPU.
         """
         self.claims = Checkpoint(state_dir / "claims")
         self.made = HardwareJournal(state_dir / "made", self._made_again)
@@ -67,12 +72,12 @@ class Ledgers:
         self._recovered = False
 
     def recover(self) -> None:
-        """Repair the ledgers' CDI specs after a crash or reboot.
+        """Write the CDI specs that prepared claims need, and remove all others.
 
-        Every complete claim gets a spec, and no other claim keeps one.
-
-        A claim with an absent GPU has no spec either, because another GPU may have its device nodes now. This may be
-        called at any time. If the files of one claim fail, the other claims are repaired first.
+        A claim gets a CDI spec if both conditions are met. All MIG instances and shares that were made for the claim
+        still exist, and all its GPUs are present. If a GPU is absent, another GPU may have its device nodes now. An
+        agent may call this method at any time, for example after a crash. If the files of one claim fail, the other
+        claims are repaired before the error is raised.
 
         Raises:
             OSError: A file cannot be read, written or removed.
@@ -102,16 +107,23 @@ class Ledgers:
         self.mounted.sweep(keep=entries.keys() | unreadable)
         metrics.CLAIMS_PREPARED.set(len(entries))
         if removed or not self._recovered:
-            logger.info("%d claims are prepared; removed CDI specs of %s", len(entries), removed or "none other")
+            logger.info(
+                "%d claims are prepared. CDI specifications removed: %s.", len(entries), removed or "none other"
+            )
         self._recovered = True
         if last_error is not None:
             raise last_error
 
     def find(self, uid: str) -> Entry[PreparedClaim] | None:
-        """Return the ledger entry of a claim that is ready; None if there is none, or it must be prepared again.
+        """Return the prepared claim's checkpoint entry; None if it must be prepared again.
 
-        So it has where something made for it is missing, and after a reboot where it has files: only the ledgers are
-        sure to have survived a power cut.
+        The result is also None if no claim with this uid is prepared. A prepared claim must be prepared again in three
+        cases:
+
+        * A MIG instance or share of the claim does not exist any more.
+        * A GPU of the claim has another device node.
+        * The claim has mounted files and the node was rebooted since. Mounted files may not survive a power cut, but
+          the checkpoint does.
 
         Raises:
             OSError: A file cannot be read.
@@ -123,7 +135,13 @@ class Ledgers:
         return None if has_files and entry.value.boot != self._boot else entry
 
     def show(self, claim: PreparedClaim) -> Entry[PreparedClaim]:
-        """Return the ledger entry of a prepared claim with a new stamp, its spec written if it is missing.
+        """Write the CDI spec of a prepared claim, and mark its checkpoint entry as used now.
+
+        The spec is written as ``_write_spec`` says, so in some cases a removed spec stays removed.
+
+        Returns:
+            The entry with its new stamp, which identifies this state of the entry's file. Code that knows the old stamp
+            sees that the claim was prepared again.
 
         Raises:
             OSError: A file cannot be read or written.
@@ -132,9 +150,10 @@ class Ledgers:
         return self.claims.touch(claim)
 
     def is_complete(self, claim: PreparedClaim) -> bool:
-        """Return whether, by the ledgers, all that was made for a claim still exists behind the device nodes it opens.
+        """Return whether everything that was made for a claim still exists with the same device nodes.
 
-        Nothing of it is after a reboot, nor after the driver's module was loaded anew.
+        The answer comes from the hardware journal and the last reading of the machine. MIG instances and shares do not
+        exist any more after a reboot, or after the driver's module was loaded again.
         """
         if missing_devices.has_moved(claim, self._machine()):
             return False
@@ -149,11 +168,14 @@ class Ledgers:
         )
 
     def _made_again(self, key: str) -> Made | None:
-        """Return a device that was made in this boot, from its claim's own entry.
+        """Return a device's entry in the hardware journal, rebuilt from its claim's checkpoint entry.
 
-        This replaces a journal entry that cannot be read. None if the claim's entry does not have the device.
+        The hardware journal calls this function if it cannot read its own entry. The result is None if the checkpoint
+        entry does not describe the device, or if the device was made in another boot. A claim without a CDI spec may
+        have been interrupted while its devices were undone. Then the rebuilt entry says that the device must be undone.
 
-        If the claim has no CDI spec, its devices may be undone in part. Then the device must be undone.
+        Args:
+            key: Key of the journal entry: the claim's uid, a dot, and the device's number.
         """
         # The key is the claim's uid and the number of its device.
         uid, _, number = key.rpartition(".")
@@ -178,10 +200,14 @@ class Ledgers:
         return made if self.cdi.read(uid) else made.to_undo()
 
     def put(self, claim: PreparedClaim, content: Mapping[str, bytes] | None = None) -> Entry[PreparedClaim]:
-        """Write a prepared claim into the ledgers, with these files mounted, and return its entry.
+        """Store a prepared claim in the checkpoint with its mounted files and CDI spec, and return its entry.
+
+        Args:
+            claim: The prepared claim.
+            content: The contents of the files to mount into its containers, by name; None for no files.
 
         Raises:
-            OSError: It may be prepared or not.
+            OSError: A file could not be written. The claim may be stored as prepared all the same.
         """
         self._remove_specs_of_others(claim)
         self.mounted.write(claim.uid, content or {})
@@ -191,7 +217,11 @@ class Ledgers:
         return self.claims.touch(claim)
 
     def _write_spec(self, claim: PreparedClaim) -> None:
-        """Write a claim's spec, unless the device nodes that it opens may be another GPU's by now."""
+        """Write a claim's CDI spec, except in one case.
+
+        The case: the spec was removed, and a GPU or MIG instance of the claim is missing, or is not known to be
+        present. Its device nodes may belong to another GPU now, so no container must start with them.
+        """
         machine = self._machine()
         is_sure = not (missing_devices.is_away(claim, machine) or missing_devices.lacks_instance(claim, machine))
         if machine is None:
@@ -200,7 +230,10 @@ class Ledgers:
             self.cdi.write(claim)
 
     def _remove_specs_of_others(self, claim: PreparedClaim) -> None:
-        """Remove the specs of claims whose GPUs are away: what another claim is given now may have their nodes."""
+        """Remove the CDI specs of other claims that have missing GPUs, or GPUs with new device numbers.
+
+        The old device numbers may now belong to the GPUs of this claim.
+        """
         machine = self._machine()
         for uid, entry in self.claims.read().items():
             if uid != claim.uid and (
@@ -209,10 +242,13 @@ class Ledgers:
                 self.cdi.remove(uid)
 
     def drop(self, uid: str) -> None:
-        """Remove a claim from the ledger of prepared claims; its hardware changes were undone, or stay noted.
+        """Remove a claim from the checkpoint, with its CDI spec and its mounted files.
+
+        The caller has undone the claim's hardware changes before. Changes that could not be undone stay in the hardware
+        journal.
 
         Raises:
-            OSError: It is prepared still.
+            OSError: A file could not be removed; the claim is still prepared.
         """
         self.cdi.remove(uid)
         self.claims.remove(uid)
@@ -220,7 +256,7 @@ class Ledgers:
         metrics.CLAIMS_PREPARED.set(len(self.claims))
 
     def changes_without_claim(self) -> list[Made]:
-        """Return from the ledgers the hardware changes that may have been made for claims that are not prepared.
+        """Return the hardware changes that may exist for claims that are not prepared.
 
         Raises:
             OSError: A file cannot be read.
@@ -229,9 +265,11 @@ class Ledgers:
         return [entry.value for entry in self.made.read().values() if entry.value.owner not in entries]
 
     def claimed_gpus(self, gpus: Collection[str]) -> set[str]:
-        """Return which of these GPUs, by uuid, some claim in the ledgers has or may have.
+        """Return which of these GPUs (uuids) a prepared claim uses or may use.
 
-        Who looks on has nothing of a GPU.
+        A GPU counts if a claim has it or a fraction of it, except by admin access. A GPU also counts if the hardware
+        journal lists a MIG instance or share on it. If the GPUs of a claim are unknown because its entry cannot be
+        read, all these GPUs count.
 
         Raises:
             OSError: A file cannot be read.
@@ -245,9 +283,9 @@ class Ledgers:
         return uuids & set(gpus)
 
     def _gpus_of_unreadable_claim(self, uid: str, gpus: Collection[str]) -> set[str] | None:
-        """Return which of these GPUs a claim has whose entry cannot be read; None where nothing says.
+        """Return which of these GPUs a claim with an unreadable entry uses; None if that is unknown.
 
-        What was made for it is in the other ledger, and its spec names its devices.
+        Two other sources still name the GPUs: the hardware journal and the claim's CDI spec.
         """
         made = {one.uuid for one in self.made.of(uid)}
         named = self.cdi.read(uid) or {}
@@ -256,13 +294,16 @@ class Ledgers:
         return made | {gpu for gpu in gpus if any(resource_slices.device_name(gpu) in name for name in named)}
 
     def raise_if_taken(self, planned: PreparedClaim) -> None:
-        """Raise if a device of a planned claim is taken, according to the ledgers.
+        """Raise an error if another claim, or another namespace, already uses a device of a planned claim.
 
-        A device is taken by another claim, or because its GPU is exclusive to another namespace.
+        The function checks three things:
 
-        Parts of an exclusive GPU are used by one namespace at a time. This is not checked for a claim that has an entry
-        already: claims of two namespaces that shared a GPU when it became exclusive would refuse each other after a
-        reboot. Devices that were made for a claim that is not prepared any more are used by no namespace.
+        1. Another prepared claim has the same device.
+        2. The GPU is exclusive, so one namespace at a time may use its fractions, and another namespace uses it. A
+           claim that is in the checkpoint already is exempt: it may share a GPU that became exclusive later. Otherwise
+           the claims on this GPU would refuse each other after a reboot.
+        3. A MIG instance or share is still on the hardware for a claim that is not prepared any more. The namespace of
+           this claim is not checked, because the record does not name it.
 
         Raises:
             DeviceBusyError: A device is taken.

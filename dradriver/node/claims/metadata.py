@@ -1,8 +1,9 @@
-"""Device metadata: which devices a container has, as a file that it can read (KEP-5304).
+"""Device metadata: a file in which a container reads which devices it has (KEP-5304).
 
-One file for each request, at the path and in the form that the protocol gives
-(kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation, "Device metadata"); a reader tells its
-version by ``apiVersion``. Beside the attributes that the device's slice has, it says what the set was chosen for.
+There is one file for each request, at the path and in the format of the protocol
+(kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation, "Device metadata"). Readers find the
+version in ``apiVersion``. The file has the attributes of each device as in the node's slice. It also says how well the
+chosen GPUs are linked: the level (the weakest kind of link between them), bandwidths and a score.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
 
 class Described(NamedTuple):
-    """A device of a request, and its attributes: as its slice has them, and of a part what is known once it is made."""
+    """A device of a request and its attributes, as in its slice.
+
+    Some attributes of a MIG instance or share are known only after it was made.
+    """
 
     result: AllocationResult
     attributes: Mapping[str, Any]
 
 
 def path(claim: ResourceClaim, request: str) -> str:
-    """Return where a container finds the device metadata file of a request."""
+    """Return the path of a request's device metadata file in the container."""
     pod_claim = _pod_claim(claim)
     where = f"resourceclaims/{claim.metadata.name}" if pod_claim is None else f"resourceclaimtemplates/{pod_claim}"
     return f"{FOLDER}/{where}/{request}/{names.DRIVER}-metadata.json"
@@ -47,9 +51,10 @@ def build(
 
     Args:
         claim: The claim.
-        described: The request's devices with their attributes, all of one subrequest.
+        described: The request's devices with their attributes. All devices belong to the same subrequest.
         choice: The controller's choice of GPUs; None if the scheduler chose alone.
-        ring: Names of the claim's devices in the order of the best ring through them; empty if unknown.
+        ring: Names of the claim's devices in the order in which NCCL passes data best from each to the next; empty if
+            unknown.
     """
     # The form of KEP-5304: one entry for each device, with typed attributes as in ResourceSlices.
     devices = []
@@ -78,7 +83,11 @@ def build(
 
 
 def _of_choice(choice: Choice | None) -> dict[str, Any]:
-    """Return what the set was chosen for, in whole GB/s, as attributes have no fractions."""
+    """Return how well the chosen GPUs are linked, as attributes for the metadata file.
+
+    The attributes are the level (the weakest kind of link), bandwidths and a score. Bandwidths are in whole GB/s,
+    because attributes have no fractions. An unknown bandwidth is left out. The result is empty without a choice.
+    """
     if choice is None:
         return {}
     figures = {"bandwidthGBps": choice.bandwidth_gbps, "busbwGBps": choice.busbw_gbps}
@@ -91,6 +100,9 @@ def _of_choice(choice: Choice | None) -> dict[str, Any]:
 
 
 def _pod_claim(claim: ResourceClaim) -> str | None:
-    """Return the name by which a template's claim stands in its pod; a tenant's text that could be a path is none."""
+    """Return the name by which a pod knows a claim that was made from a template, from the claim's annotation.
+
+    A tenant can write this annotation. So the result is None if the text could be a file path.
+    """
     name = claim.metadata.annotations.get(POD_CLAIM)
     return name if name is not None and _LABEL.fullmatch(name) else None

@@ -1,8 +1,8 @@
-"""Which GPUs and MIG instances of a prepared claim are missing on the machine.
+"""Which GPUs and MIG instances of a prepared claim are missing on the machine; ``ledgers`` and ``prepare`` call it.
 
-An instance that somebody makes anew at its place may have its uuid, and opens by its own number: the old one can be
-another's. So it is with the device nodes of a GPU that is away: another GPU may have them while the driver stays
-loaded.
+Another program can remove a MIG instance and make a new one at the same place. The new instance may have the same uuid
+but another number. Another instance may then have the device nodes of the old number. The same can happen to a missing
+GPU: while the driver stays loaded, another GPU may get its device nodes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ _NODE: Final = re.compile(r"/dev/nvidia([0-9]{1,5})")
 
 
 def doubtful(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether the hardware must be asked if a prepared device is missing."""
+    """Return whether the last reading leaves open if a prepared claim's devices are missing.
+
+    If so, the agent must ask the hardware. This is so for shares by MPS, which no reading contains. It is also so for
+    MIG instances that the last reading does not have: the reading may be older than the instance.
+    """
     is_served = any(isinstance(device.done, MpsServed) for device in prepared.devices)
     return is_served or lacks_instance(prepared, machine)
 
 
 def lacks_instance(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether a MIG instance of a prepared claim is missing on its GPU, by number and uuid."""
+    """Return whether a MIG instance of a prepared claim is missing on the machine.
+
+    It is missing if its GPU has no instance with its number and uuid.
+    """
     return any(
         (device.done.instance, device.done.mig) not in {(one.gpu_instance, one.uuid) for one in there}
         for device, there in _given(prepared, machine)
@@ -33,7 +40,10 @@ def lacks_instance(prepared: PreparedClaim, machine: Machine | None) -> bool:
 
 
 def awaited(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether a MIG instance is missing that the agent did not make: the agent does not make it again."""
+    """Return whether a MIG instance that another program made for a prepared claim is missing now.
+
+    The agent does not make this instance again, but waits until the other program does.
+    """
     return any(
         device.wanted.found and device.wanted.placed not in {(one.profile_id, one.start) for one in there}
         for device, there in _given(prepared, machine)
@@ -49,18 +59,21 @@ def is_away(prepared: PreparedClaim, machine: Machine | None) -> bool:
 
 
 def has_moved(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether a GPU of a prepared claim has other device nodes now than those that it opens."""
+    """Return whether a GPU has another ``/dev/nvidiaN`` now than the containers of a prepared claim get.
+
+    A GPU that is missing on the machine does not count.
+    """
     minors = {} if machine is None else {gpu.uuid: gpu.minor for gpu in machine.gpus}
     return any(minors.get(device.uuid, minor) != minor for device, minor in _opened(prepared))
 
 
 def has_instances(prepared: PreparedClaim) -> bool:
-    """Return whether MIG instances, which may be missing, are among a prepared claim's devices."""
+    """Return whether a prepared claim has MIG instances."""
     return any(isinstance(device.done, MigInstance) for device in prepared.devices)
 
 
 def _opened(prepared: PreparedClaim) -> Iterator[tuple[PreparedDevice, int]]:
-    """Yield each device that opens a GPU's node, with N of ``/dev/nvidiaN``."""
+    """Yield each prepared device for which containers get ``/dev/nvidiaN``, with the number N."""
     for device in prepared.devices:
         for node in device.edits.nodes:
             if (match := _NODE.fullmatch(node.path)) is not None:
@@ -68,7 +81,10 @@ def _opened(prepared: PreparedClaim) -> Iterator[tuple[PreparedDevice, int]]:
 
 
 def _given(prepared: PreparedClaim, machine: Machine | None) -> Iterator[tuple[PreparedDevice, tuple[MigDevice, ...]]]:
-    """Yield each device that is an instance, with all instances on its GPU; none of a GPU that the machine lacks."""
+    """Yield each MIG instance of a prepared claim, together with all instances that its GPU has now.
+
+    Instances of GPUs that the machine does not have are left out.
+    """
     on = {gpu.uuid: gpu.mig or () for gpu in machine.gpus} if machine is not None else {}
     for device in prepared.devices:
         if isinstance(device.done, MigInstance) and device.uuid in on:

@@ -1,4 +1,4 @@
-"""The files that containers of prepared claims read, such as NCCL's: a folder a claim. ``Ledgers`` keeps them."""
+"""The files that containers of prepared claims read, such as NCCL's; one folder for each claim, used by ``Ledgers``."""
 
 from __future__ import annotations
 
@@ -11,29 +11,36 @@ from dradriver.node.claims.checkpoint import checked_uid, is_uid
 
 
 class Mounted:
-    """The files that claims' containers read: one folder a claim. The caller holds the node's lock but for ``path``.
+    """The files that containers of claims read: one folder for each claim.
 
-    The agent's state is mounted into its pod at the host's own path, which is what the container runtime needs. The
-    files are not waited for until a disk has them: they serve containers of this boot, and a claim of an earlier boot
-    is prepared anew before a container of it starts.
+    The caller holds the node's lock, a file lock that all agents on this node share, around every method except
+    ``path``. The agent's state folder has the same path in the agent's pod as on the host, because the container
+    runtime needs the host's path.
+
+    Writes do not wait for the disk. A power cut may lose the files, but then the claim is prepared again before its
+    containers start.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def path(self, uid: str, name: str) -> str:
-        """Return where a file that is mounted for a claim is on the host.
+        """Return the path on the host of a file that is mounted for a claim.
 
         Raises:
-            ClaimError: The uid cannot be a file's name.
+            ClaimError: The uid cannot be a file name.
         """
         return str(self._of(uid) / name)
 
     def write(self, uid: str, content: Mapping[str, bytes]) -> None:
         """Write the files that are mounted for a claim.
 
+        Args:
+            uid: The claim's uid.
+            content: The content of each file, by name.
+
         Raises:
-            OSError: One was not written.
+            OSError: A file could not be written.
         """
         for name, data in content.items():
             self._of(uid).mkdir(parents=True, exist_ok=True)
@@ -41,7 +48,7 @@ class Mounted:
             selinux.label(self._of(uid) / name)
 
     def read(self, uid: str) -> list[bytes]:
-        """Return the contents of those files that can be read, which are mounted for a claim."""
+        """Return the contents of a claim's mounted files, without files that cannot be read."""
         contents = []
         for path in self._of(uid).glob("*"):
             with contextlib.suppress(OSError):
@@ -49,10 +56,10 @@ class Mounted:
         return contents
 
     def remove(self, uid: str) -> None:
-        """Remove the files that are mounted for a claim; none there is fine.
+        """Remove the files that are mounted for a claim; a claim without files is no error.
 
         Raises:
-            OSError: One is still there.
+            OSError: A file could not be removed.
         """
         folder = self._of(uid)
         for path in folder.glob("*"):
@@ -61,10 +68,12 @@ class Mounted:
             folder.rmdir()
 
     def sweep(self, *, keep: Collection[str]) -> None:
-        """Remove the mounted files of all other claims, and what a killed writer left.
+        """Remove the mounted files of all claims except those with the uids ``keep``.
+
+        Temporary files that a killed agent left are removed, too.
 
         Raises:
-            OSError: One is still there.
+            OSError: A file could not be removed.
         """
         for path in self._folder.glob(f"*/*{atomic_files.TEMPORARY}"):
             atomic_files.remove(path, durable=False)

@@ -1,8 +1,11 @@
-"""The NCCL settings of a container: a topology file if it cannot see the truth, and variables if the admin wants.
+"""The NCCL settings of a container: a topology file if the container does not see the real topology, and variables.
 
-A wrong file does harm, so ``auto`` writes one only where ``topology.nccl.file_needed`` finds that NCCL would see a flat
-tree, and only when it is known which server is below the virtual machine: without that the file would be as flat.
-``near-nics`` is ``auto``, and names the network cards of the container's GPUs.
+A wrong file can make NCCL slower. So the mode ``auto`` writes a file only under two conditions:
+
+* ``topology.nccl.file_needed`` finds that NCCL would see a flat PCI tree.
+* The physical server below the virtual machine is known. Without the server the file would be flat, too.
+
+The mode ``near-nics`` does the same as ``auto``, and also names the network cards near the container's GPUs.
 """
 
 from __future__ import annotations
@@ -30,26 +33,27 @@ ActivePorts = Callable[[Machine], Mapping[str, Sequence[int]] | None]
 
 
 class Settings(NamedTuple):
-    """Files by the path at which the container finds them, and variables."""
+    """The files of NCCL, by path in the container, and its variables."""
 
     files: dict[str, bytes]
     env: tuple[str, ...] = ()
 
 
 class Nccl:
-    """What NCCL is told in the containers of this node.
+    """Makes the NCCL settings of containers on this node.
 
     Attributes:
-        not_told: Told what the containers of a claim asked for and are not told, each time that the claim is looked at.
+        not_told: An ``event.Event`` with a claim and a text. It occurs each time that a claim is prepared whose
+            containers requested settings and do not get them. The text says why.
     """
 
     def __init__(self, tuning_profile: Callable[[], str] = str, ports: ActivePorts = lambda _: None) -> None:
-        """Tell nothing yet.
+        """Store the arguments; make no settings yet.
 
         Args:
-            tuning_profile: Gives the tuning profile of the policies in force, ``auto`` for the one that fits the
-                machine, empty for none.
-            ports: Gives the active ports of the machine's network cards, by name; None where they are not known.
+            tuning_profile: Returns the tuning profile of the policies in force; ``auto`` for the profile that fits the
+                machine, empty for no profile.
+            ports: Returns the active ports of the machine's network cards, by name; None if they are unknown.
         """
         self._tuning_profile = tuning_profile
         self._ports = ports
@@ -62,14 +66,15 @@ class Nccl:
         """Return the NCCL files and variables of a container with these GPUs.
 
         Args:
-            mode: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``.
+            mode: ``off`` for no settings; ``file`` for a topology file; ``env`` for the file and a variable with its
+                path; ``auto`` and ``near-nics`` for a file only if NCCL needs one.
             machine: This machine.
-            gpus: Positions of the container's GPUs, ascending.
-            below: The server below this virtual machine, if it is one and that is known.
-            keep_env: Variables of the author's.
+            gpus: Positions of the container's GPUs in ``machine.gpus``, ascending.
+            below: The physical server below a virtual machine; None if unknown or not virtual.
+            keep_env: Names of variables that the pod's author set; they are not replaced.
 
         Raises:
-            ClaimError: A file was asked for and cannot be written.
+            ClaimError: The container requests a file that cannot be written.
         """
         if mode == "off":
             return Settings({})
@@ -86,12 +91,16 @@ class Nccl:
         return Settings(files | topology, tuple(f"{TOPO_FILE}={path}" for path in topology) if named else ())
 
     def nics(self, machine: Machine, gpus: Sequence[int], *, below: Machine | None) -> tuple[str, str]:
-        """Return, of the NCCL settings, the variable that names the network cards near a container's GPUs, or a reason.
+        """Return the NCCL variable that names the network cards near these GPUs, or a reason.
 
         Args:
             machine: This machine.
-            gpus: Positions of the container's GPUs.
-            below: The server below this virtual machine, if it is one and that is known.
+            gpus: Positions of the container's GPUs in ``machine.gpus``.
+            below: The physical server below a virtual machine; None if unknown or not virtual.
+
+        Returns:
+            Two texts: the variable with its value, for example ``NCCL_IB_HCA==mlx5_0:1``, and the reason why there is
+                no variable. One of them is empty.
         """
         active = self._ports(machine)
         if active is None:
@@ -103,7 +112,14 @@ class Nccl:
         return f"{near_nics.VARIABLE}={value}" if value else "", why
 
     def _file(self, mode: str, machine: Machine, gpus: Sequence[int], below: Machine | None) -> dict[str, bytes]:
-        """Return the topology file by its path in the container; empty if it is of no use."""
+        """Return the NCCL topology file by its path in the container; empty if the container needs no file.
+
+        Args:
+            mode: The mode that the claim requests; see ``settings``.
+            machine: This machine.
+            gpus: Positions of the container's GPUs in ``machine.gpus``.
+            below: The physical server below a virtual machine; None if unknown or not virtual.
+        """
         # Flattened: a virtual machine's PCI tree that hides the switches. The server's paths replace it.
         server_below = below if machine.virtual and flattened(machine) else None
 
@@ -113,8 +129,9 @@ class Nccl:
                 return {}
             if server_below is None and flattened(machine):
                 self._say(
-                    f"{machine.name or 'this machine'} is a virtual machine with a flat PCI tree, and which server is "
-                    "below it is not known: NCCL is given no topology file; write nccl.servers in the policies file"
+                    f"NCCL gets no topology file, because {machine.name or 'this machine'} is a virtual machine "
+                    f"with a flat "
+                    "PCI tree on an unknown server. Write nccl.servers in the policies file."
                 )
                 return {}
         from dradriver.topology.nccl.nccl_file_writer import VIRTUAL_PATH, write  # here, for most machines need no file
@@ -123,14 +140,15 @@ class Nccl:
             return {VIRTUAL_PATH: write(machine, like=server_below, gpus=gpus).encode()}
         except TopologyError as error:
             if mode in _FILES:
+                why = str(error).removesuffix(".")
                 raise ClaimError(
-                    f"no NCCL topology file can be written here: {error}; have the pod say gpu.topology/nccl: off"
+                    f"no NCCL topology file can be written here: {why}. Write gpu.topology/nccl: off on the pod."
                 ) from error
-            self._say(f"NCCL is given no topology file: {error}")
+            self._say(f"NCCL gets no topology file: {error}")
             return {}
 
     def _say(self, text: str) -> None:
-        """Log a text once, not with every claim."""
+        """Log a text the first time that it occurs, so not again for every claim."""
         if text not in self._said:
             self._said.add(text)
             logger.warning("%s", text)

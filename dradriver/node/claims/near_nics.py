@@ -1,7 +1,8 @@
-"""Which network cards a container's GPUs have near, as NCCL is told: ``NCCL_IB_HCA``.
+"""Finds the network cards nearest to a container's GPUs, for NCCL's variable ``NCCL_IB_HCA``.
 
-Where several pods of a machine see all its RDMA devices (host network, ``rdma/…`` of a shared device plugin) each uses
-the cards nearest to its own GPUs, and nobody else's. Never a GID's index: that depends on card and network namespace.
+Several pods of a machine may see all its RDMA devices (host network, ``rdma/…`` of a shared device plugin). With the
+variable each pod uses only the cards nearest to its own GPUs. The driver never sets the GID index
+(``NCCL_IB_GID_INDEX``), because its value depends on the card and the network namespace.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,63}")  # NCCL copies a name into 64
 
 
 def near(machine: Machine, gpus: Sequence[int]) -> list[int]:
-    """Return positions of the network cards that NCCL can use and that are nearest to a GPU, ascending.
+    """Return the positions of the network cards that NCCL can use and that are nearest to a GPU, ascending.
 
-    Nearest is the best path that the GPU has to any of them, up or down: what is a switch away on one server is the
-    host bridge away on another. A card that is down gives its GPU no card of others. A virtual function is where its
-    physical function is.
+    The nearest cards of a GPU are those with the best PCIe path to the GPU, whether they are up or down. If the nearest
+    card is down, the GPU does not get a farther card instead. What "near" means depends on the server: on some servers
+    a common PCIe switch, on others a common host bridge. A virtual function has the path of its physical function.
 
     Args:
         machine: The machine.
-        gpus: Positions of GPUs.
+        gpus: Positions of GPUs in ``machine.gpus``.
     """
     # By name, the position of a NIC. ``path``: from a NIC, or its physical function, to a GPU.
     names = {nic.name: n for n, nic in enumerate(machine.nics)}
@@ -45,14 +46,17 @@ def near(machine: Machine, gpus: Sequence[int]) -> list[int]:
 
 
 def hca(machine: Machine, gpus: Sequence[int], active: Mapping[str, Sequence[int]]) -> tuple[str, str]:
-    """Return the value of ``NCCL_IB_HCA`` that names the near network cards (``=mlx5_0:1``), or nothing and the reason.
+    """Return the value of ``NCCL_IB_HCA``, the network cards nearest to the GPUs, or a reason.
 
-    ``=`` has names match whole: without it ``mlx5_1`` is ``mlx5_10`` as well.
+    The ``=`` at the start makes NCCL compare whole names. Without it ``mlx5_1`` also matches ``mlx5_10``.
 
     Args:
         machine: The machine.
-        gpus: Positions of the container's GPUs.
-        active: The numbers of active ports by card: NCCL skips all others.
+        gpus: Positions of the container's GPUs in ``machine.gpus``.
+        active: The numbers of active ports by card. Other ports are left out, because NCCL skips them.
+
+    Returns:
+        The value, for example ``=mlx5_0:1,mlx5_1:1``, and an empty reason. Or an empty value and the reason.
     """
     if machine.vendor is ASCEND:
         return "", f"{machine.vendor.library} does not read it"

@@ -1,11 +1,12 @@
 """Prepares and unprepares claims, for the kubelet's calls.
 
-There are two locks, both valid for all instances of the agent on the node:
+Two locks exclude other calls in this agent and in other instances of the agent on the node:
 
-* The node's lock protects the ledgers. A change of them has no await inside, so that the kubelet's cancellation after
-  45 s finds it not begun or complete. Changes of hardware happen between two such changes, see ``claim_hardware``.
-* The claim's lock is held for the whole of a call, so that two calls for one claim never overlap. What a call has read
-  about the claim is true until it ends, and work that outlives a cancelled call ends before the next call begins.
+* The node's lock protects the ledgers (checkpoint, hardware journal, CDI specs, mounted files). The code that changes
+  the ledgers never awaits in between. So if the kubelet cancels its call after 45 s, a change has not begun or is
+  complete. Changes of hardware happen between two changes of the ledgers, see ``claim_hardware``.
+* The claim's lock is held for the whole call, so that two calls for one claim never overlap. What a call has read about
+  the claim stays true until the call ends. If a cancelled call left work running, the next call waits for its end.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ Below = Callable[[], Awaitable[Machine | None]]
 
 
 class Preparer:
-    """The prepared claims of this node.
+    """Prepares and unprepares the claims of this node.
 
-    Two instances of the agent may work on the same folders, so the state on disk decides.
+    In a rolling update, two instances of the agent work on the same folders. So the state is on disk, not in memory.
 
     Attributes:
-        made_ready: Called with each claim that was prepared and can be used now.
-        given_back: Called with the uid of each claim that is not prepared any more.
+        made_ready: An ``event.Event`` that occurs for each claim that was prepared and can be used now.
+        given_back: An ``event.Event`` that occurs, with the claim's uid, for each claim that was unprepared.
     """
 
     def __init__(
@@ -75,20 +76,21 @@ class Preparer:
         below: Below | None = None,
         budget_s: float = BUDGET_S,
     ) -> None:
-        """Prepare nothing yet; no file is touched.
+        """Store the arguments; prepare nothing and touch no file yet.
 
         Args:
             node: This node's name.
-            state_dir: Folder of the ledgers and the locks; shared with other instances on this node.
+            state_dir: Folder of the records of claims and of the locks; shared with other instances of the agent on
+                this node.
             cdi_root: The container runtime's folder of CDI specs.
             get_claim: Reads a claim from the API server by namespace and name.
-            machine: Gives the machine as it is now; None until it was read.
+            machine: Returns the machine as it is now; None until it was read.
             device_manager: Finds devices, and makes MIG instances and shares.
             boot: Id of this boot.
-            processes: Gives the processes that compute on GPUs. A GPU with such a process is not given to a claim.
-            exclusive: Says whether parts of a GPU (uuid) may be used by one namespace at a time only.
-            nccl: Makes NCCL's settings for containers.
-            below: Gives the physical server below a virtual machine.
+            processes: Returns the processes that compute on GPUs. A GPU with such a process is not given to a claim.
+            exclusive: For a GPU's uuid, returns whether only one namespace at a time may use fractions of the GPU.
+            nccl: Makes NCCL's settings for containers; None for an ``Nccl`` with its defaults.
+            below: Returns the physical server below a virtual machine.
             budget_s: Seconds that one prepare call may take.
         """
         self._node = node
@@ -119,21 +121,21 @@ class Preparer:
         self._not_ready: set[str] = set()  # uids of claims that this process prepared and that cannot be used yet
 
     async def recover(self) -> None:
-        """Let the preparer recover from a crash or reboot: every prepared claim gets its CDI spec, no other keeps one.
+        """Write the CDI spec of every prepared claim and remove all other specs, after a crash or reboot.
 
-        What it left on the hardware is for ``clean``, which may have to wait for a driver.
+        This method does not change hardware. ``clean`` does that, because a change may have to wait for the GPU driver.
 
         Raises:
-            DriverError: Another instance does not let go of the lock.
+            DriverError: Another instance of the agent does not release the lock.
             OSError: A file cannot be read, written or removed.
         """
         async with locked(self._lock):
             self._ledgers.recover()
 
     async def run(self) -> None:
-        """Keep the CDI specs of prepared claims in step with the machine until cancelled.
+        """Update the CDI specs of prepared claims after each change of the machine, until cancelled.
 
-        The agent has called ``recover`` before.
+        The agent calls ``recover`` before it calls this method.
         """
         while True:
             await self._machine_changed.wait()
@@ -141,29 +143,35 @@ class Preparer:
             try:
                 await self.recover()
             except (DriverError, OSError) as error:
-                logger.error("CDI specs are not as the machine is: %s", error)
+                logger.error("The CDI files cannot be updated after a change of the machine: %s", error)
 
     def machine_changed(self) -> None:
-        """Let waiting prepare calls try again after a change of the machine, and look which GPUs are away."""
+        """Make waiting prepare calls try again after a change of the machine, and have the CDI specs updated."""
         self._machine_changed.set()
         self.poke()
 
     def poke(self) -> None:
-        """Let every prepare call that waits try again now: a device became free, or the machine changed."""
+        """Make every waiting prepare call try again now, because a device became free or the machine changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def doubt(self, uid: str) -> None:
-        """Have a prepared claim compared with the API again before a prepare call is answered from its entry."""
+        """Make the next prepare call compare a prepared claim with the API server.
+
+        Without this, the call may take its answer from the checkpoint alone, although the claim was allocated again.
+        """
         self._confirmed.pop(uid, None)
 
     async def prepare(self, namespace: str, name: str, uid: str) -> PreparedClaim:
-        """Prepare a claim and return it.
+        """Prepare a claim and return it; a claim that is prepared already is read from the checkpoint.
 
-        A claim that is prepared already is returned from its entry.
+        The call tries again until its time budget is spent, in three cases: the API server does not answer, another
+        claim or a process still uses a device, or a GPU is lost.
 
-        Passing errors are retried until the budget is spent: an API server that does not answer, a device that another
-        claim still has or that processes are on, a GPU that is lost.
+        Args:
+            namespace: The claim's namespace.
+            name: The claim's name.
+            uid: The claim's uid.
 
         Raises:
             DriverError: The claim cannot be prepared; the message is for the pod's owner.
@@ -190,9 +198,10 @@ class Preparer:
                     await changed.wait()
 
     async def again(self, prepared: PreparedClaim) -> bool:
-        """Prepare a claim again if one of its devices disappeared; return whether one had.
+        """Make the devices of a prepared claim again if one disappeared; return whether one had disappeared.
 
-        Nothing is done while another call for the claim runs, and after a reboot: then the kubelet prepares its claims.
+        The method does nothing while another call for the claim runs. It also does nothing for claims of an earlier
+        boot, because the kubelet prepares them again.
 
         Raises:
             DriverError: The device cannot be made now, or the hardware does not say whether it exists.
@@ -216,15 +225,17 @@ class Preparer:
         except EarlierCallError:
             return False
         except OSError as error:
-            raise NotYetError(f"the node cannot read or write what was made: {error}") from error
+            raise NotYetError(
+                f"the node agent cannot read or write its records of MIG instances and shares: {error}"
+            ) from error
         return True
 
     async def unprepare(self, uid: str) -> None:
-        """Unprepare a claim: release its devices; a claim that is not prepared is fine.
+        """Unprepare a claim: release its devices; a claim that is not prepared is no error.
 
         Raises:
-            ClaimError: The uid is none, something could not be undone, a file could not be removed, or an earlier call
-                does not end.
+            ClaimError: The uid is not valid, a change could not be undone, a file could not be removed, or an earlier
+                call for the claim does not end.
         """
         checked_uid(uid)
         await self._lock_and_release(uid, patience_s=self._budget_s)
@@ -233,14 +244,17 @@ class Preparer:
         """Return all prepared claims by uid.
 
         Raises:
-            DriverError: Another instance does not let go of the lock.
+            DriverError: Another instance of the agent does not release the lock.
             OSError: A file cannot be read.
         """
         async with locked(self._lock):
             return self._ledgers.claims.read()
 
     async def devices(self) -> dict[str, list[str]]:
-        """Return the names of the devices of prepared claims by their GPUs' uuids; errors are those of ``prepared``."""
+        """Return the names of the devices that prepared claims have, by the GPU's uuid.
+
+        A GPU with several fractions has several names. The errors are those of ``prepared``.
+        """
         by_uuid: dict[str, list[str]] = {}
         for entry in (await self.prepared()).values():
             for device in entry.value.devices:
@@ -248,7 +262,10 @@ class Preparer:
         return by_uuid
 
     def get(self, uid: str) -> PreparedClaim | None:
-        """Return a prepared claim by its uid, read without the lock."""
+        """Return a prepared claim by its uid; None if there is no readable entry.
+
+        The method does not take the node's lock, so the claim may change at the same time.
+        """
         try:
             entry = self._ledgers.claims.get(uid)
         except OSError:
@@ -256,7 +273,15 @@ class Preparer:
         return entry.value if entry is not None else None
 
     async def unprepare_if(self, uid: str, stamp: Stamp) -> bool:
-        """Release a prepared claim if its entry still has this stamp and no call for it runs; return whether it had.
+        """Unprepare a claim if it was not prepared again meanwhile and no other call for the claim runs.
+
+        Args:
+            uid: The claim's uid.
+            stamp: Identifies the state of the claim's checkpoint entry at an earlier look. Each prepare call changes
+                the stamp.
+
+        Returns:
+            Whether the claim was unprepared.
 
         Raises:
             DriverError: A file could not be read or removed, or a device could not be removed.
@@ -266,25 +291,37 @@ class Preparer:
         return False
 
     async def clean(self) -> dict[str, str]:
-        """Let the preparer undo the hardware changes of claims that are not prepared; return failures by GPU uuid."""
+        """Undo the hardware changes of claims that are not prepared any more.
+
+        Returns:
+            Why a change could not be undone, by the GPU's uuid.
+        """
         return await self._making.clean()
 
     async def rest(self) -> dict[str, str]:
-        """Let the preparer end MIG mode on GPUs that are published whole without instances; return failures by uuid.
+        """End MIG mode on GPUs that are published whole and have no MIG instances.
+
+        The result says why the mode could not be ended, by the GPU's uuid.
 
         Raises:
-            DriverError: Others go on changing hardware.
-            OSError: The ledger cannot be read.
+            DriverError: Another instance of the agent is changing hardware.
+            OSError: The hardware journal cannot be read.
         """
         machine = self._machine()
         gpus = machine.gpus if machine is not None else ()
         return await self._making.rest([gpu.uuid for gpu in gpus if gpu.mig == () and mig_devices.can_be_whole(gpu)])
 
     async def rebuild(self) -> set[str]:
-        """Let the preparer rebuild entries that a newer agent wrote; return the uids of claims that do not exist.
+        """Rebuild the checkpoint entries of a newer agent, so that this agent can read them.
+
+        This is needed after a rollback of the driver.
+
+        Returns:
+            The uids of claims that do not exist any more. These are claims with entries of a newer agent or with
+            damaged entries, which are not rebuilt.
 
         Raises:
-            DriverError: Another instance does not let go of the lock.
+            DriverError: Another instance of the agent does not release the lock.
             OSError: A file cannot be read or written.
         """
         return await self._rebuilder.rebuild()
@@ -292,11 +329,12 @@ class Preparer:
     async def _attempt(self, namespace: str, name: str, uid: str, lock_fd: int, *, until: float) -> PreparedClaim:
         """Try once to prepare a claim, and return it.
 
-        ``lock_fd`` holds the claim's lock; ``until`` is the end of the call's budget, by the loop's clock.
+        ``lock_fd`` is the open file descriptor that holds the claim's lock. ``until`` is the end of the call's time
+        budget, by the event loop's clock.
 
         Raises:
-            NotYetError: It cannot be prepared now; a later attempt may succeed.
-            DriverError: It cannot be prepared.
+            NotYetError: The claim cannot be prepared now; a later attempt may succeed.
+            DriverError: The claim cannot be prepared.
         """
         # 1. It is prepared already, and its allocation was compared with the API since.
         entry, is_confirmed = await self._entry_of(uid)
@@ -318,7 +356,7 @@ class Preparer:
         # 3. Plan. ``below`` is the physical server below a virtual machine.
         machine = self._machine()
         if machine is None:
-            raise NotYetError("the node's GPUs have not been read yet; the node agent's log says more if that lasts")
+            raise NotYetError("the node agent has not read the node's GPUs yet. If this lasts, read its log.")
         below = await self._below() if self._below is not None and machine.virtual else None
         planned = plan(
             claim, machine, self._device_manager, self._container_env, node=self._node, boot=self._boot, below=below
@@ -346,7 +384,9 @@ class Preparer:
         return await self._when_usable(claim, new_entry)
 
     async def _when_usable(self, claim: ResourceClaim, entry: Entry[PreparedClaim]) -> PreparedClaim:
-        """Return a prepared claim, and tell the other parts if it can be used for the first time.
+        """Return a prepared claim if its devices can be used now.
+
+        The event ``made_ready`` occurs the first time that they can be used.
 
         Raises:
             NotYetError: Its devices cannot be used yet. The claim stays prepared, so that the next attempt only checks.
@@ -360,10 +400,11 @@ class Preparer:
         return entry.value
 
     async def _entry_of(self, uid: str) -> tuple[Entry[PreparedClaim] | None, bool]:
-        """Return the entry of a prepared claim, and whether its allocation is confirmed by the API.
+        """Return a claim's checkpoint entry, and whether its allocation is known to be current.
 
-        Between two calls the kubelet may have lost its state and the claim may have been allocated again, which only
-        the API knows. An entry stays confirmed until ``doubt`` is called.
+        The entry is None if the claim must be prepared. The allocation is known to be current if an earlier call
+        compared it with the API server, and ``doubt`` was not called since. Otherwise the caller must compare: between
+        two calls the kubelet may have lost its state, and the claim may have been allocated again.
         """
         try:
             async with locked(self._lock):
@@ -373,13 +414,21 @@ class Preparer:
                 is_confirmed = self._confirmed.get(uid) == entry.stamp
                 entry = self._ledgers.show(entry.value)
         except OSError as error:
-            raise NotYetError(f"the node cannot read or write what is prepared: {error}") from error
+            raise NotYetError(f"the node agent cannot read or write its records of prepared claims: {error}") from error
         if is_confirmed:
             self._confirmed[uid] = entry.stamp
         return entry, is_confirmed
 
     async def _make(self, planned: Plan, lock_fd: int, *, until: float) -> Entry[PreparedClaim]:
-        """Make the claim's MIG instances and shares, and return its entry."""
+        """Make the MIG instances and shares of a planned claim, and return the claim's checkpoint entry.
+
+        If this takes longer than the budget, NotYetError is raised and the work continues.
+
+        Args:
+            planned: The plan to prepare the claim.
+            lock_fd: The open file descriptor that holds the claim's lock.
+            until: The end of the call's time budget, by the event loop's clock.
+        """
         try:
             async with asyncio.timeout_at(max(until, asyncio.get_running_loop().time() + _LEAST_MAKE_S)):
                 return await self._making.prepare(planned, lock_fd)
@@ -387,12 +436,24 @@ class Preparer:
             raise NotYetError("the claim's devices are still being made") from error
 
     def _is_prepared_for(self, prepared: PreparedClaim, claim: ResourceClaim) -> bool:
-        """Return whether the prepared devices are those that the claim is allocated to."""
+        """Return whether a claim is still allocated to the devices that were prepared for it.
+
+        If not, the claim was allocated again, and the caller prepares it again.
+        """
         devices = {(d.request, d.pool, d.device, d.share_id) for d in prepared.devices}
         return devices == {(request_of(r), r.pool, r.device, r.share_id) for r in claim.results}
 
     async def _lock_and_release(self, uid: str, stamp: Stamp | None = None, *, patience_s: float) -> bool:
-        """Release a claim under its lock; see ``_release``."""
+        """Take the claim's lock and unprepare the claim; return whether it was unprepared.
+
+        Args:
+            uid: The claim's uid.
+            stamp: The state of the claim's checkpoint entry; see ``_release``.
+            patience_s: Seconds to wait for an earlier call for the claim.
+
+        Raises:
+            DriverError: An earlier call does not end, a file could not be removed, or a device could not be removed.
+        """
         try:
             async with claim_locked(self._calls, uid, until=asyncio.get_running_loop().time() + patience_s) as lock_fd:
                 return await self._release(uid, lock_fd, stamp)
@@ -400,7 +461,14 @@ class Preparer:
             raise ClaimError(f"the node cannot remove what it prepared: {error}") from error
 
     async def _release(self, uid: str, lock_fd: int, stamp: Stamp | None = None) -> bool:
-        """Unprepare a claim whose lock is held; return False if its entry has another stamp than ``stamp``."""
+        """Unprepare a claim whose lock is held; return whether it was unprepared.
+
+        Args:
+            uid: The claim's uid.
+            lock_fd: The open file descriptor that holds the claim's lock.
+            stamp: Identifies an earlier state of the claim's checkpoint entry. If the entry has changed since, the
+                claim was prepared again and stays prepared. None releases the claim in any state.
+        """
         async with locked(self._lock):
             if stamp is not None and not self._ledgers.claims.has(uid, stamp):
                 return False

@@ -1,4 +1,4 @@
-"""What preparing an allocated claim on this machine means: a pure function."""
+"""Makes the plan to prepare an allocated claim on this machine: a pure function, called by ``prepare``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from dradriver.topology.machine import Gpu, Machine
 
 
 class Plan(NamedTuple):
-    """What preparing a claim means.
+    """The plan to prepare a claim.
 
     Attributes:
-        claim: What the kubelet will be answered; devices that have to be made lack what they bring.
+        claim: The answer for the kubelet. Devices that still have to be made have no container edits yet.
         gpus: The GPU of each of the claim's devices.
-        intents: What has to be made before, in the devices' order.
-        files: Gives what is mounted into its containers, by name, of the claim as it is prepared in the end.
+        intents: The hardware changes that must be made first, in the order of the devices.
+        files: Returns the files to mount into the containers, by name. Its argument is the claim after all its devices
+            were made.
     """
 
     claim: PreparedClaim
@@ -36,11 +37,11 @@ class Plan(NamedTuple):
     files: Callable[[PreparedClaim], Mapping[str, bytes]]
 
     def complete(self, made: Sequence[Made], device_manager: DeviceManager) -> PreparedClaim:
-        """Return the prepared claim with the edits of the devices that were made for it.
+        """Return the prepared claim with the container edits of the devices that were made for it.
 
         Raises:
-            ClaimError: Two devices of a request bring different things at one place, and a container cannot have both.
-            DriverError: What a device brings cannot be known now.
+            ClaimError: Two devices of a request put different things at one path of the container.
+            DriverError: The container edits of a device cannot be known now.
         """
         by_number = {change.number: change for change in made}
         devices = list(self.claim.devices)
@@ -65,8 +66,9 @@ def _refuse_clash(devices: Sequence[PreparedDevice]) -> None:
         for mount in device.edits.mounts:
             if known.setdefault((device.request, mount.path), mount.host_path) != mount.host_path:
                 raise ClaimError(
-                    f"request {device.request}: two of its devices bring {mount.path}, and a container has it once; "
-                    f"write a request for each device, for containers of their own"
+                    f"request {device.request}: two of its devices mount different files at {mount.path}, and a "
+                    "container can have only one there. Write one request for each device, and use each request in "
+                    "another container."
                 )
 
 
@@ -82,8 +84,8 @@ def plan(
 ) -> Plan:
     """Return the plan to prepare an allocated claim on this machine.
 
-    Its devices are in the order of the allocation. Results of other drivers are ignored; a claim without any result of
-    this driver gives a plan without devices.
+    The plan's devices are in the order of the allocation. Results of other drivers are ignored. If the claim has no
+    result of this driver, the plan has no devices.
 
     Args:
         claim: The claim as the API server has it.
@@ -95,7 +97,7 @@ def plan(
         below: The physical server below a virtual machine; None if unknown or not virtual.
 
     Raises:
-        ClaimError: The claim is not allocated, or has a device of another node, or asks for a file that cannot be
+        ClaimError: The claim is not allocated, or has a device of another node, or requests a file that cannot be
             written.
         WordError: The claim's configuration is refused.
         DeviceMissingError: A device is not on the machine now.
@@ -147,11 +149,11 @@ def plan(
 def _device_of_result(
     result: AllocationResult, config: ClaimConfig | None, machine: Machine, device_manager: DeviceManager, *, node: str
 ) -> Device:
-    """Return the device of this machine that a result names.
+    """Return the device of this machine that an allocation result names.
 
     Raises:
-        ClaimError: What the claim says of it cannot be understood.
-        DeviceMissingError: It is not on the machine now.
+        ClaimError: The claim's configuration for the device is not understood.
+        DeviceMissingError: The device is not on the machine now.
     """
     wish = AllocatedDevice(result.device, request_of(result), result.consumed_capacity, config)
     located = device_manager.find(machine, wish)
@@ -162,7 +164,10 @@ def _device_of_result(
 
 
 def _prepared_device(result: AllocationResult, located: Device) -> PreparedDevice:
-    """Return a result's device without what it brings to a container."""
+    """Return the checkpoint's record of an allocated device, still without its container edits.
+
+    ``located`` is the device as it was found on the machine.
+    """
     return PreparedDevice(
         request=request_of(result),
         pool=result.pool,
@@ -176,10 +181,18 @@ def _prepared_device(result: AllocationResult, located: Device) -> PreparedDevic
 
 
 def _intent(claim: ResourceClaim, number: int, device: PreparedDevice, located: Device, boot: str) -> Made:
-    """Return what is to be made for a device of the claim, as it is asked for.
+    """Return the journal entry that says which device will be made for the claim.
+
+    Args:
+        claim: The claim.
+        number: Number of the device in the claim.
+        device: The device to prepare.
+        located: The device with its kind and with the claim's request for it.
+        boot: Id of this boot.
 
     Raises:
-        ClaimError: The claim asks for admin access to a part, which does not exist before it is made.
+        ClaimError: The claim requests admin access to a fraction. A fraction does not exist before the agent makes it
+            for a claim.
     """
     if device.admin:
         raise ClaimError(f"device {device.device}: admin access is to whole GPUs, not to parts that are made")

@@ -1,7 +1,7 @@
 """Metric series that name the pod and container of each prepared GPU, for monitoring tools that know only uuids.
 
-The pods are those that have reserved the claim. Which container has a request is known of the controller's claims:
-their requests are named after containers, and the choice says how many parts each container has.
+The pods are those in the claim's ``reservedFor``. The containers are known only for claims that the controller created:
+it names each request after its container, and its choice says how many fractions each container has.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _NUMBERED: Final = re.compile(r"(.+)-[0-9]+")
 
 
 def rows(claim: ResourceClaim, prepared: PreparedClaim, *, node: str) -> Iterator[tuple[str, ...]]:
-    """Yield uuid, node, namespace, pod, container and claim of each prepared device that takes its GPU from others.
+    """Yield the labels of a metric series for each prepared device of a claim.
 
-    The same values can come twice: for two MIG slices that a container has of one GPU.
+    The labels are uuid, node, namespace, pod, container and claim. Devices with admin access are left out. If a
+    container has two MIG slices of one GPU, the same labels occur twice.
     """
     users = sorted(user.name for user in claim.status.reserved_for if user.resource in ("pods", ""))
     container = _containers(claim)
@@ -35,9 +36,10 @@ def rows(claim: ResourceClaim, prepared: PreparedClaim, *, node: str) -> Iterato
 
 
 def _containers(claim: ResourceClaim) -> dict[str, str]:
-    """Return the container of each request of a claim; empty if the claim is not ours.
+    """Return the container of each request of a claim; empty if the controller did not create the claim.
 
-    A container name that is longer than 58 characters is cut if the container has several fractions.
+    If a container has several fractions, its requests are numbered, and only the first 58 characters of the container's
+    name are known.
     """
     try:
         choice = claim_builder.read_choice(claim)

@@ -1,8 +1,8 @@
-"""Rebuilds the entries of claims that a newer agent prepared, after a rollback of the driver.
+"""Rebuilds the checkpoint entries of claims that a newer agent prepared, after a rollback of the driver.
 
-Their pods run. The CDI spec has what the containers got, and the API has the claim's allocation. Both together make an
-entry that this agent can read. From the newer agent's file only the claim's identity is read, and the API server
-decides whether that claim exists.
+The pods of these claims run. The CDI spec has what the containers got, and the API has the claim's allocation. From
+both, this agent makes an entry that it can read. From the newer agent's file it reads only the claim's identity. The
+API server decides whether that claim exists.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Rebuilder:
         node: str,
         boot: str,
     ) -> None:
-        """Rebuild nothing yet.
+        """Store the arguments; rebuild nothing yet.
 
         Args:
-            ledgers: The ledgers of the node.
-            lock: The lock of the ledgers.
+            ledgers: All files about the node's claims: checkpoint, hardware journal, CDI specs and mounted files.
+            lock: The file lock that protects these files.
             reader: Reads claims from the API server.
             device_manager: Finds the devices of a claim on the machine.
-            machine: Gives the machine as it is now; None until it was read.
-            node: This node's pool.
+            machine: Returns the machine as it is now; None until it was read.
+            node: The name of this node's pool.
             boot: Id of this boot.
         """
         self._ledgers = ledgers
@@ -70,10 +70,10 @@ class Rebuilder:
         self._boot = boot
 
     async def rebuild(self) -> set[str]:
-        """Rebuild the checkpoint entries of a newer agent; return claims that do not exist.
+        """Rebuild the checkpoint entries of a newer agent; return the uids of deleted claims.
 
-        The return value has the uids of claims, also those of damaged entries. A damaged entry may contain any name, so
-        the claim's identity is read from its mounted device metadata.
+        Damaged entries are not rebuilt. But if their claims were deleted, the result has their uids, too. A damaged
+        entry may contain any name, so the claim's identity is read from its mounted device metadata file.
 
         Raises:
             DriverError: Another instance does not release the lock.
@@ -101,7 +101,11 @@ class Rebuilder:
                 vanished.add(uid)
                 continue
             except NotYetError as error:
-                logger.warning("claim %s, whose entry cannot be read, is unknown until the API tells: %s", uid, error)
+                logger.warning(
+                    "Claim %s has an unreadable checkpoint entry, and the API server does not show the claim: %s",
+                    uid,
+                    error,
+                )
                 continue
             if uid in newer:
                 async with locked(self._lock):
@@ -109,27 +113,34 @@ class Rebuilder:
         return vanished
 
     def _put(self, claim: ResourceClaim, machine: Machine) -> None:
-        """Write the rebuilt entry of a claim, unless it was unprepared or prepared again since."""
-        uid, who = claim.metadata.uid, f"{claim.metadata.namespace}/{claim.metadata.name}"
+        """Write the rebuilt entry of a claim, unless the claim was unprepared or prepared again in the meantime."""
+        uid, claim_name = claim.metadata.uid, f"{claim.metadata.namespace}/{claim.metadata.name}"
         edits = self._ledgers.cdi.read(uid)
         prepared = None if edits is None else self._rebuilt(claim, edits, machine)
         if prepared is None:
-            logger.error("claim %s was prepared by a newer agent, which this one cannot copy; its pod goes on", who)
+            logger.error(
+                "Claim %s was prepared by a newer version of the node agent. This version cannot rebuild "
+                "its checkpoint entry. The pod goes on.",
+                claim_name,
+            )
         elif uid in self._ledgers.claims.unreadable_keys():
             self._ledgers.put(prepared)
             metrics.CHECKPOINT_REBUILT.inc()
-            logger.warning("claim %s was prepared by a newer agent; its entry was written anew", who)
+            logger.warning(
+                "Claim %s was prepared by a newer version of the node agent. Its checkpoint entry was rebuilt.",
+                claim_name,
+            )
 
     def _rebuilt(self, claim: ResourceClaim, edits: Mapping[str, Edits], machine: Machine) -> PreparedClaim | None:
-        """Return a claim as prepared, from its allocation and CDI spec; None if impossible.
+        """Return a claim as prepared, from its allocation and CDI spec; None if that is impossible.
 
-        It cannot if the claim has MIG instances or shares that agents make, or if a device of the spec belongs to no
-        result of the claim.
+        It is impossible if the claim has MIG instances or shares that agents make, or if a device of the CDI spec
+        belongs to no result of the claim.
 
         Args:
             claim: The claim as the API server has it.
             edits: The container edits of its CDI spec, by the names of the spec's devices.
-            machine: Gives the uuids of GPUs. The uuid of a GPU that is lost is derived from the device's name.
+            machine: Provides the uuids of GPUs. The uuid of a GPU that is lost is derived from the device's name.
         """
         unused_edits = dict(edits)
         meta = claim.metadata
@@ -148,7 +159,9 @@ class Rebuilder:
                     machine, AllocatedDevice(result.device, request, result.consumed_capacity, config)
                 )
             except DriverError as error:
-                logger.warning("claim %s/%s: %s", meta.namespace, meta.name, error)
+                logger.warning(
+                    "Claim %s/%s: its checkpoint entry cannot be rebuilt: %s", meta.namespace, meta.name, error
+                )
                 return None
             # ``device_kind``: whole GPU, MIG instance or share. Instances and shares that agents make cannot be
             # rebuilt, because the spec does not say how they were made.
@@ -175,7 +188,10 @@ class Rebuilder:
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """Which claim an entry is of: these fields stand where they stand in every version."""
+    """Uid, namespace and name of the claim that a checkpoint or metadata file names.
+
+    All versions of these files have the three fields at the same place.
+    """
 
     uid: str
     namespace: str
@@ -188,7 +204,12 @@ class _AnyFile(msgspec.Struct):
 
 
 def _identity(texts: Iterable[bytes], uid: str) -> _Identity | None:
-    """Return which claim files are of, a newer agent's or mounted ones; None where none says, or it says another."""
+    """Return the identity of the claim that these files belong to; None if no file has it.
+
+    Args:
+        texts: The contents of a newer agent's file, or of mounted files.
+        uid: The expected uid. A file with another uid does not count.
+    """
     for text in texts:
         try:
             file = msgspec.json.decode(text, type=_AnyFile)

@@ -1,4 +1,7 @@
-"""Releases prepared claims that no pod uses: the kubelet or the node lost its state, so unprepare was never called."""
+"""Releases prepared claims that no pod uses any more.
+
+The kubelet never calls unprepare for such a claim if the kubelet or the node lost its state.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +30,24 @@ AGAIN_S: Final = 5.0  # after a pass that failed: of a disk that is full or read
 
 
 class Reconciler:
-    """Compares the prepared claims with the allocated ones, at an interval.
+    """Compares the prepared claims with the claims of the API server, at an interval.
 
-    The kubelet calls unprepare seconds after a claim is deleted, while containers may still run. So a claim is released
-    here only if all of this holds:
+    The kubelet calls unprepare seconds after a claim is deleted, while containers may still run. So the reconciler
+    releases a claim only if all of this is true:
 
-    * It looked unused in two passes in a row, and was not prepared again in between.
+    * The claim looked unused in two passes in a row, and was not prepared again in between.
     * No process is left on its GPUs. A process of a pod that was deleted by force may hang in the driver for ever.
 
-    A GPU that no claim has is also kept from new pods while a process is on it, or a device that was made for a claim
-    that does not exist any more.
+    The reconciler also keeps some GPUs without a claim from new pods: a GPU with a process on it, and a GPU with a
+    device that was made for a claim that does not exist any more.
 
     Attributes:
-        held: Called after every pass with the GPUs that no new pod should have: the reasons, by uuid.
-        stuck: Called after every pass with the GPUs that should be whole and stay in MIG mode: the reasons, by uuid.
-        used: Called in every pass with each prepared claim that is in use: as the API server has it, and as prepared.
+        held: An ``event.Event`` that occurs after every pass. Its argument says why certain GPUs should get no new pod,
+            by uuid.
+        stuck: An ``event.Event`` that occurs after every pass. Its argument says why certain GPUs stay in MIG mode
+            although they should be whole, by uuid.
+        used: An ``event.Event`` that occurs in every pass for each claim that pods use. Its arguments are the claim as
+            the API server has it, and as prepared.
     """
 
     def __init__(
@@ -54,14 +60,15 @@ class Reconciler:
         gpus: Callable[[], Collection[str]] = tuple,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        """Compare nothing yet.
+        """Store the arguments; compare nothing yet.
 
         Args:
-            preparer: The prepared claims.
+            preparer: Returns the prepared claims, and unprepares them.
             get_claim: Reads a claim from the API server by namespace and name.
-            node: This node's pool.
-            processes: Gives the processes that compute on GPUs, by uuid.
-            gpus: Gives the uuids of GPUs that only pods with a claim may use.
+            node: The name of this node's pool.
+            processes: Returns the processes that compute on GPUs, by uuid.
+            gpus: Returns the uuids of GPUs that only pods with a claim may use. Processes on other GPUs are not
+                checked.
             interval_s: Seconds between two passes.
         """
         self._preparer = preparer
@@ -85,7 +92,7 @@ class Reconciler:
         self._strays: set[str] = set()  # uuids of GPUs with processes and without a claim
 
     async def run(self) -> None:
-        """Reconcile prepared claims with the API now and after every interval until cancelled."""
+        """Compare prepared claims with the API (``once``) now and after every interval, until cancelled."""
         logged = ""
         while True:
             pause_s = self._interval_s
@@ -96,17 +103,18 @@ class Reconciler:
                 pause_s = min(AGAIN_S, self._interval_s)
                 if str(error) != logged:
                     logged = str(error)
-                    logger.error("prepared claims cannot be compared with the cluster's: %s", logged)
+                    logger.error("The prepared claims cannot be compared with those of the API server: %s", logged)
             await asyncio.sleep(pause_s)
 
     async def once(self) -> None:
-        """Reconcile all prepared claims with the API once: release what was unused twice, and repair what is missing.
+        """Compare all prepared claims with the API once: release unused claims and repair missing devices.
 
-        It begins with what an agent does at its start, which the disk may not have let it do, and puts back CDI specs
-        that somebody removed.
+        A claim is released if it was unused in two passes in a row. A pass begins with ``Preparer.recover``, for two
+        reasons. At the agent's start ``recover`` may have failed because of the disk. And it writes CDI specs again
+        that another program removed.
 
         Raises:
-            DriverError: Another instance does not let go of the lock.
+            DriverError: Another instance of the agent does not release the lock.
             OSError: A file cannot be read, written or removed.
         """
         try:
@@ -117,12 +125,12 @@ class Reconciler:
         await self._compare()
 
     async def _compare(self) -> None:
-        """Make one pass; see ``once``."""
+        """Compare all prepared claims with the API in one pass: the main part of ``once``."""
         # 1. Claims whose entries cannot be read, and devices that claims left on the hardware.
         vanished = await self._preparer.rebuild()  # uids of claims that do not exist
         await self._give_back_vanished(vanished)
         left_devices = await self._preparer.clean()
-        held = {uuid: f"what was made on it cannot be undone: {why}" for uuid, why in left_devices.items()}
+        held = {uuid: f"the changes of a former claim cannot be undone: {why}" for uuid, why in left_devices.items()}
 
         # 2. Claims that no pod uses. All are asked for at the same time, so that a missing answer delays no other. A
         # claim is released when two passes in a row see it unused, with the same entry. ``doubt``: a prepare call must
@@ -148,7 +156,7 @@ class Reconciler:
         # 3. GPUs that no new pod should have.
         held |= await self._without_claim()
         for uuid in sorted(held.keys() - self._held.keys()):
-            logger.error("GPU %s is kept from new pods: %s", uuid, held[uuid])
+            logger.error("GPU %s gets no new pods: %s", uuid, held[uuid])
         self._held = held
         self.held(held)
         metrics.GPUS_HELD.set(len(held))
@@ -158,47 +166,76 @@ class Reconciler:
             reasons_of_stuck_gpus = await self._preparer.rest()  # ends MIG mode where no instance is left
             self.stuck(reasons_of_stuck_gpus)
         except (DriverError, OSError) as error:
-            logger.warning("GPUs that should be whole cannot be looked after now: %s", error)
+            logger.warning("The MIG mode of unused GPUs cannot be checked now: %s", error)
         used = [entry.value for entry, reason in zip(entries.values(), reasons, strict=True) if reason is None]
         await asyncio.gather(*map(self._prepare_again, used))
 
     async def _release(self, uid: str, entry: Entry[PreparedClaim], reason: str) -> bool:
-        """Unprepare a claim that no pod uses, unless it was prepared again; return whether it was unprepared."""
+        """Unprepare a claim that no pod uses, unless it was prepared again; return whether it was unprepared.
+
+        Args:
+            uid: The claim's uid.
+            entry: The claim's checkpoint entry in this pass. If its file has changed since, the claim was prepared
+                again.
+            reason: Why no pod uses the claim, for the log.
+        """
         try:
             if not await self._preparer.unprepare_if(uid, entry.stamp):
                 return False
         except ClaimError as error:
-            logger.error("claim %s stays prepared: %s", uid, error)
+            logger.error("Claim %s cannot be unprepared: %s", uid, error)
             return False
         metrics.ORPHANS.inc()
-        logger.warning("gave back claim %s/%s (%s): %s", entry.value.namespace, entry.value.name, uid, reason)
+        logger.warning(
+            "Claim %s/%s (%s) was unprepared without a call of the kubelet: %s",
+            entry.value.namespace,
+            entry.value.name,
+            uid,
+            reason,
+        )
         return True
 
     async def _prepare_again(self, prepared: PreparedClaim) -> None:
-        """Make missing devices of a used claim again: the kubelet does not ask for them when a container restarts."""
+        """Make missing devices of a used claim again.
+
+        The kubelet does not call the agent when a container restarts, so the agent does this on its own.
+        """
         try:
             if await self._preparer.again(prepared):
-                logger.warning("claim %s/%s was made anew: its devices were gone", prepared.namespace, prepared.name)
+                logger.warning(
+                    "Claim %s/%s: its devices were gone, and were made again.", prepared.namespace, prepared.name
+                )
         except DriverError as error:
-            what = f"claim {prepared.namespace}/{prepared.name}"
-            logger.error("%s: what was made for it is gone, or cannot be looked at: %s", what, error)
+            what = f"Claim {prepared.namespace}/{prepared.name}"
+            logger.error("%s: its devices are gone or cannot be checked: %s", what, error)
 
     async def _give_back_vanished(self, vanished: set[str]) -> None:
-        """Unprepare claims whose entries cannot be read, if they did not exist in two passes in a row."""
+        """Unprepare claims that were missing in the API in two passes in a row and have unreadable entries.
+
+        Args:
+            vanished: Uids of claims with unreadable checkpoint entries that the API server does not have in this pass.
+        """
         before, self._vanished = self._vanished, vanished
         for uid in sorted(vanished & before):
             try:
                 await self._preparer.unprepare(uid)
                 metrics.ORPHANS.inc()
-                logger.warning("gave back claim %s, whose entry cannot be read: it does not exist", uid)
+                logger.warning(
+                    "Claim %s, which has an unreadable checkpoint entry, was unprepared because it does not "
+                    "exist any more.",
+                    uid,
+                )
             except ClaimError as error:
-                logger.error("claim %s, whose entry cannot be read, stays prepared: %s", uid, error)
+                logger.error("Claim %s, which has an unreadable checkpoint entry, cannot be unprepared: %s", uid, error)
 
     async def _users(self, prepared: PreparedClaim) -> dict[str, str]:
-        """Return why GPUs of a claim cannot be released now, by uuid: processes are on them."""
+        """Return why a claim's whole GPUs cannot be given to other pods yet, by the GPU's uuid.
+
+        The reason is that processes are, or may be, on the GPU. GPUs without a process are not in the result.
+        """
         # The GPU of a part has processes of other claims. The driver does not remove a MIG device that is in use.
         owned = [device.uuid for device in prepared.devices if not device.admin and not device.part]
-        what = f"claim {prepared.namespace}/{prepared.name}"
+        what = f"Claim {prepared.namespace}/{prepared.name}"
         try:
             pids = await self._processes(owned)
         except (DriverError, TimeoutError) as error:
@@ -207,9 +244,10 @@ class Reconciler:
         return {uuid: f"{what}: {gpu_processes.text(pids[uuid])}" for uuid in owned if pids.get(uuid)}
 
     async def _without_claim(self) -> dict[str, str]:
-        """Return why no new pod should have a GPU that no claim has, by uuid: it had processes in two passes in a row.
+        """Return the GPUs without a claim that had processes in two passes in a row: the reasons, by uuid.
 
-        If the processes are unknown now, the reasons of the last pass stay.
+        No new pod should get these GPUs. If the driver does not list the processes now, the reasons of the last pass
+        stay.
         """
         free = set(self._gpus()) - await self._owned()
         try:
@@ -227,11 +265,10 @@ class Reconciler:
         return {device.uuid for entry in prepared for device in entry.value.devices if not device.admin}
 
     async def _unused(self, prepared: PreparedClaim) -> str | None:
-        """Return why no pod can be using a claim; None if one can, or if unknown.
+        """Return why no pod can be using a claim; None if a pod may use it.
 
-        The reason is unknown if the API server does not answer.
-
-        If one can, ``used`` is called.
+        If the API server does not answer, the result is None, too. The event ``used`` occurs only if the API server
+        confirms that pods use the claim.
         """
         try:
             async with self._asking:

@@ -1,9 +1,10 @@
-"""What a claim's own status says of its devices: that they are ready, and how good the set is.
+"""Writes into a claim's status that its devices are ready and how they are linked.
 
-Server-side apply, because the list has other drivers' entries too, which a patch of the whole list would drop. All that
-is needed for it are rights on this driver's own entries of claims on the agent's own node. What cannot be
-written is tried a few times, and again when the claim is next compared with the API. Each claim has its own writer, so
-one whose writes fail or get no answer holds up no other.
+The agent uses server-side apply. The list of devices in the status also has entries of other drivers, which a patch of
+the whole list would drop. So the agent needs rights only on this driver's entries, of claims on its own node.
+
+A failed write is tried a few times, and again when the claim is next compared with the API. Each claim has its own
+writer, so a write that fails or hangs does not delay the writes for other claims.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ _LONGEST_PAUSE_S: Final = 16.0
 
 
 class Statuses:
-    """Writes the statuses of all claims side by side, in addition to what the kubelet waits for."""
+    """Writes the statuses of all claims at the same time; the kubelet's calls do not wait for the writes."""
 
     def __init__(self, apply: Apply, idle_since: IdleSince = lambda _: None) -> None:
-        """Write nothing yet.
+        """Store the arguments; write nothing yet.
 
         Args:
             apply: Applies the body of a claim's status, by namespace and name.
-            idle_since: Says since when a claim's devices have done nothing, by its uid; None where they do something,
-                or nobody knows.
+            idle_since: Returns since when a claim's devices have been idle, by the claim's uid; None if they work, or
+                if unknown.
         """
         self._apply = apply
         self._idle_since = idle_since
@@ -59,7 +60,7 @@ class Statuses:
         self._refused = ""
 
     def put(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
-        """Have the agent write a claim's status, unless too many statuses wait to be written."""
+        """Queue the write of a claim's status; drop it if too many statuses wait to be written."""
         if prepared.uid not in self._waiting and len(self._waiting) >= _WAITING:
             metrics.STATUS_LOST.inc()
             return
@@ -68,10 +69,11 @@ class Statuses:
         self._changed.set()
 
     def check(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
-        """Have a claim's status written again unless it describes the claim's devices as they are now.
+        """Queue the write of a claim's status if the status does not describe the claim's devices as they are now.
 
-        An agent may end before it has written all, or the server not answer; and after a reboot a part is elsewhere.
-        That they are idle is written when it begins and when it ends, and while the controller asks, again and again.
+        The status can be wrong for three reasons: an agent ended before it wrote the status, the API server did not
+        answer, or a MIG instance or share has another place after a reboot. The idle time is written when it begins,
+        when it ends, and repeatedly while the controller requests it.
         """
         told = {(entry.driver, entry.pool, entry.device, entry.share_id): entry.data for entry in claim.status.devices}
         if not told and prepared.uid in self._written:  # a server whose DRAResourceClaimDeviceStatus is off drops it
@@ -85,7 +87,11 @@ class Statuses:
             self.put(claim, prepared)
 
     def _unsaid(self, claim: ResourceClaim, prepared: PreparedClaim) -> bool:
-        """Return whether a claim's status does not say as it should whether its devices are idle."""
+        """Return whether the idle time in a claim's status must be written.
+
+        There are two reasons to write it: the status has another idle time than the agent knows, or an annotation of
+        the controller on the claim requests it.
+        """
         since, said = self._idle_since(prepared.uid), idleness.idle_of(claim)
         if since is None or said is None or abs(said.since - since.timestamp()) > 1:
             some = said is not None or any(map(idleness.read, claim.status.devices))
@@ -93,7 +99,7 @@ class Statuses:
         return idleness.asked(claim.metadata.annotations) is not None
 
     def forget(self, uid: str) -> None:
-        """Forget the status of a claim that is not prepared any more."""
+        """Write no status any more for a claim that is not prepared any more."""
         self._written.discard(uid)
         self._waiting.pop(uid, None)
 
@@ -108,7 +114,7 @@ class Statuses:
                     group.create_task(self._write(uid))
 
     async def _write(self, uid: str) -> None:
-        """Write one claim's status, always the newest, until none waits."""
+        """Write one claim's status, always the newest version, until no newer version waits."""
         failures = 0
         try:
             while (applied := self._waiting.get(uid)) is not None:
@@ -126,7 +132,7 @@ class Statuses:
             self._writing.discard(uid)
 
     async def _try(self, applied: dict[str, Any]) -> DriverError | None:
-        """Write a claim's status once; return why it is not written, None if it is, or if the claim is gone."""
+        """Write a claim's status once; return the error, or None if it was written or the claim is deleted."""
         metadata = applied["metadata"]
         try:
             await self._apply(metadata["namespace"], metadata["name"], applied)
@@ -143,12 +149,12 @@ class Statuses:
             self._refused = str(error)
             metadata = applied["metadata"]
             logger.warning(
-                "the status of claim %s/%s cannot be written: %s", metadata["namespace"], metadata["name"], error
+                "The status of claim %s/%s cannot be written: %s", metadata["namespace"], metadata["name"], error
             )
 
 
 def _passes(error: DriverError) -> bool:
-    """Return whether a write may succeed later that failed with this error."""
+    """Return whether a failed write may succeed later; if not, the server refused it."""
     return not isinstance(error, ApiError) or error.status >= 500 or error.status == 429
 
 
@@ -161,14 +167,14 @@ def body(
 ) -> dict[str, Any]:
     """Return the body that is applied to a claim's status, with an entry per device.
 
-    The data of a part names it, because the API has it nowhere else for a claim that is not pinned. A MIG instance has
-    ``profile``, ``placement`` and its own ``uuid``, a share has ``cores`` (percent) and ``memory``, and both have
-    ``parentUUID``.
+    The entry of a MIG instance or share identifies the fraction. For a claim that leaves the choice of the fraction to
+    the agent, no other field of the API does this. A MIG instance has ``profile``, ``placement`` and its own ``uuid``.
+    A share has ``cores`` (percent) and ``memory``. Both have ``parentUUID``, the uuid of the GPU.
 
     Args:
         claim: The claim, with its present status.
-        prepared: What was prepared for it.
-        now: The time.
+        prepared: The prepared claim.
+        now: The time at which the status is written.
         idle_since: Since when no device of the claim has worked; None if one works, or if unknown.
     """
     # 1. The data that all devices of the claim have in common.
@@ -220,7 +226,10 @@ def body(
 
 
 def _ready_since(claim: ResourceClaim) -> str:
-    """Return since when the claim's devices have been said to be ready; empty where they have not all been."""
+    """Return, from a claim's status, the time since when all its devices are ready.
+
+    The text is empty if not all devices are ready, or if the status has no valid time.
+    """
     ours = [one.conditions for one in claim.status.devices if one.driver == names.DRIVER]
     ready = {c.last_transition_time for conditions in ours for c in conditions if (c.type, c.status) == READY}
     times = {time for time in ready if time is not None and seconds(time) is not None}
@@ -228,13 +237,19 @@ def _ready_since(claim: ResourceClaim) -> str:
 
 
 def _part_data(device: PreparedDevice) -> dict[str, Any]:
-    """Return what a device's data must say of it: its own uuid, and which part of a GPU it is."""
+    """Return the data by which a status identifies a device: its uuid and attributes.
+
+    Only a fraction has attributes here, with the uuid of its GPU as ``parentUUID``.
+    """
     part = {"parentUUID": device.uuid, **device.told} if device.told else {}
     return {"uuid": _own_uuid(device), **part}
 
 
 def _read(data: msgspec.Raw) -> dict[str, Any]:
-    """Return the data that a status has of a device; empty where it is no JSON object, for others may write it."""
+    """Return a device's data in a status; empty if the data is not a JSON object.
+
+    Other programs may have written the data.
+    """
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -242,5 +257,5 @@ def _read(data: msgspec.Raw) -> dict[str, Any]:
 
 
 def _own_uuid(device: PreparedDevice) -> str:
-    """Return the device's own uuid: a MIG device has one, a share has its GPU's."""
+    """Return the device's own uuid: a MIG device has its own, a share has the uuid of its GPU."""
     return str(device.told.get("uuid", device.uuid))

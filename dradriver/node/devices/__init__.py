@@ -1,9 +1,9 @@
-"""Kinds of devices: what each offers, and what has to be made on the hardware before a container has it.
+"""The kinds of devices (whole GPUs, MIG instances, shares), and how each kind is found and made on the hardware.
 
-device_kinds       what each kind of device offers the agent
+device_kinds       the interface of all kinds of devices
 whole_gpus         the kind of whole GPUs: nothing has to be made
-part_records       what is noted of each kind that is made
-hardware_journal   what was changed on hardware: the second of the node's two ledgers
+part_records       what the hardware journal and the checkpoint store about MIG instances and MPS shares
+hardware_journal   the hardware changes on disk: which were begun, and which are done
 device_manager     makes and undoes devices of any kind, in the one thread that changes hardware
-control_interface  the calls that change hardware, which every control of GPUs has
+control_interface  the interface of the calls that change hardware
 """

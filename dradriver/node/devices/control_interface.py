@@ -1,4 +1,7 @@
-"""The calls that change hardware. Only this folder may import them: nothing else can break a GPU that somebody uses."""
+"""The interface of the calls that change GPUs.
+
+Only the code for devices may make these calls, so that no other code can disturb a GPU in use.
+"""
 
 from __future__ import annotations
 
@@ -24,74 +27,99 @@ EXCLUSIVE_PROCESS: Final = 3
 
 
 class Placed(NamedTuple):
-    """Where a GPU instance is: its profile's id and its first memory slice."""
+    """The place of a MIG instance on its GPU: profile id and first memory slice."""
 
     profile: int
     start: int
 
 
 class Control(Protocol):
-    """The interface of every control of GPUs, which are named by uuid.
+    """The interface of all code that changes GPUs; GPUs are named by uuid.
 
-    Every method but ``driver`` may raise ``HardwareError`` (dradriver/node/errors.py).
+    Every method except ``driver`` may raise ``HardwareError`` (dradriver/node/errors.py).
     """
 
     def driver(self) -> str:
-        """Return by any control the identifier of this load of the driver's module; empty if none is loaded.
+        """Return an id of the current load of the GPUs' kernel module; empty if it is not loaded.
 
-        It does not ask the driver, and may be called in any thread.
+        Each load has a new id. This method does not call the driver, so any thread may use it.
         """
 
     def minor(self, gpu: str) -> int:
-        """Return by any control N of ``/dev/nvidiaN``, which a change of MIG mode may change."""
+        """Return the minor number N of a GPU's device node ``/dev/nvidiaN``.
+
+        A change of MIG mode may change it.
+        """
 
     def mig_mode(self, gpu: str) -> bool:
-        """Return by any control whether MIG mode of a GPU is on."""
+        """Return whether MIG mode of a GPU is on."""
 
     def set_mig_mode(self, gpu: str, on: bool) -> None:
-        """Turn MIG mode on or off by any control; where it is off, a change that waits for a reset is taken back.
+        """Turn MIG mode of a GPU on (``on`` is True) or off.
 
-        ``IN_USE`` while a process or an instance is on the GPU, ``RESET_REQUIRED`` where only a reset would do it.
+        A change of MIG mode may wait for a reset of the GPU. Turning MIG mode off cancels a waiting change.
+
+        The error is ``IN_USE`` while a process or an instance is on the GPU, ``RESET_REQUIRED`` if the change needs a
+        reset.
         """
 
     def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
-        """Return by any control the MIG profiles that instances of a GPU can be created with."""
+        """Return the MIG profiles of which instances can be created on a GPU."""
 
     def gpu_instances(self, gpu: str) -> dict[int, Placed]:
-        """Return by any control where each GPU instance is, by its number; none with MIG mode off."""
+        """Return the place of each GPU instance by its number; empty if MIG mode is off."""
 
     def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
-        """Create a GPU instance by any control and return its number; ``INSUFFICIENT_RESOURCES`` without room."""
+        """Create a GPU instance and return its number; the error is ``INSUFFICIENT_RESOURCES`` if there is no room.
+
+        ``start`` is the first memory slice of the instance.
+        """
 
     def destroy_gpu_instance(self, gpu: str, instance: int) -> None:
-        """Destroy a GPU instance by any control; ``IN_USE`` with compute instances, ``NOT_FOUND`` without it."""
+        """Destroy a GPU instance.
+
+        The error is ``IN_USE`` if the instance has compute instances, ``NOT_FOUND`` if it does not exist.
+        """
 
     def compute_instances(self, gpu: str, instance: int) -> dict[int, str]:
-        """Return by any control the MIG device's uuid of each compute instance of a GPU instance, by its number."""
+        """Return the uuid of the MIG device of each compute instance, by the compute instance's number."""
 
     def create_compute_instance(self, gpu: str, instance: int) -> int:
-        """Create by any control the compute instance that takes all of a GPU instance, and return its number."""
+        """Create the compute instance that takes all of a GPU instance, and return its number."""
 
     def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
-        """Destroy a compute instance by any control; ``IN_USE`` while a process uses it, ``NOT_FOUND`` without it."""
+        """Destroy a compute instance.
+
+        The error is ``IN_USE`` while a process uses the instance, ``NOT_FOUND`` if it does not exist.
+        """
 
     def processes(self, gpu: str, instance: int, compute: int) -> int:
-        """Return by any control how many processes compute on the MIG device of a compute instance to be destroyed."""
+        """Return how many processes compute on the MIG device of a compute instance.
+
+        The agent asks this before it destroys the compute instance, the part of a MIG instance that runs programs.
+        """
 
     def compute_mode(self, gpu: str) -> int:
-        """Return by any control who may use the GPU: the compute mode, one of those above."""
+        """Return the GPU's compute mode, which says who may use the GPU, for example ``EXCLUSIVE_PROCESS``."""
 
     def set_compute_mode(self, gpu: str, mode: int) -> None:
-        """Set by any control who may use the GPU: the compute mode, which stays so until the next boot."""
+        """Set the GPU's compute mode, which says who may use the GPU. The mode lasts until the next boot."""
 
     def start_mps(self, gpu: str, server: Server) -> None:
-        """Start MPS shares of the GPU by any control with these limits; ``IN_USE`` if others are served."""
+        """Start to serve MPS shares of a GPU with the settings ``server``.
+
+        The error is ``IN_USE`` if the GPU is already served with other settings.
+        """
 
     def check_mps(self, gpu: str, server: Server) -> None:
-        """Check by any control that MPS shares of the GPU are served with these limits; raise ``TIMEOUT`` if not.
+        """Check that MPS serves shares of a GPU with the settings ``server``.
 
-        It asks no driver, and may be called in any thread.
+        The error of a missing daemon or other settings is ``TIMEOUT``. This method does not call the driver, so any
+        thread may use it.
         """
 
     def stop_mps(self, gpu: str) -> None:
-        """End MPS shares of the GPU by any control, and return when none is served; its clients end."""
+        """Stop to serve MPS shares of a GPU, and wait until the MPS daemon has ended.
+
+        Programs that use a share end with the daemon.
+        """

@@ -1,4 +1,4 @@
-"""What a kind of device offers the rest of the agent."""
+"""The interface that whole GPUs, MIG instances and shares implement, so that ``device_manager`` treats them alike."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ D = TypeVar("D")  # and done
 
 
 class AllocatedDevice(NamedTuple):
-    """One allocated device, as a claim has it.
+    """One allocated device, as the claim's allocation describes it.
 
     Attributes:
-        device: Its published name.
-        request: The request that it is for, without its subrequest.
-        consumed: How much of each of its capacities the claim has; empty where the device is not shared.
+        device: The device's published name.
+        request: The request that the device was allocated for, without its subrequest.
+        consumed: The amount of each of the device's capacities that the claim has; empty if the device is not shared.
         config: The request's configuration.
     """
 
@@ -33,12 +33,12 @@ class AllocatedDevice(NamedTuple):
 
 
 class Found(NamedTuple, Generic[A]):
-    """What a device is on a machine.
+    """An allocated device as it was found on the machine.
 
     Attributes:
-        gpu: The GPU that it is, or is a part of.
-        asked: What the claim says of what has to be made; None where nothing has.
-        told: What is said of a part beside its GPU, as far as it is known before it is made.
+        gpu: The GPU that the device is, or is a fraction of.
+        asked: What the claim requests to be made on the hardware; None if nothing has to be made.
+        told: Attributes of a fraction that its GPU does not have, as far as they are known before the fraction is made.
     """
 
     gpu: Gpu
@@ -47,113 +47,139 @@ class Found(NamedTuple, Generic[A]):
 
 
 class Kind(Protocol):
-    """One kind of device.
+    """One kind of device: whole GPUs, MIG instances or shares.
 
     Attributes:
-        name: Stands in the ledgers: an agent that starts later finds the kind by it.
-        part: Whether a device leaves room on its GPU for others of its kind.
+        name: Name of the kind in the files on disk. An agent that starts later finds the kind by this name.
+        part: True if a device of this kind is a fraction that leaves room on its GPU for others of the kind.
     """
 
     name: str
     part: bool
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Found[Any] | None:
-        """Return the device of this kind on this machine; None if it is not of this kind, or not there.
+        """Return the allocated device on this machine; None if it is not there.
+
+        ``wish`` is the device as the claim's allocation describes it. The result is also None if the device is of
+        another kind.
 
         Raises:
-            DriverError: What the claim says of it cannot be understood, or not now.
+            DriverError: The claim's description of the device is wrong, or cannot be understood now.
         """
 
 
 class ReadyKind(Kind, Protocol):
-    """A kind of which nothing has to be made."""
+    """A kind of device for which nothing has to be made on the hardware."""
 
     def edits(self, gpu: Gpu) -> Edits:
-        """Return the container edits of a device of a kind that needs no hardware change.
+        """Return the container edits of a device on ``gpu``: what a container gets for it.
 
         Raises:
-            DriverError: It cannot be known now.
+            DriverError: The edits cannot be known now.
         """
 
 
 @runtime_checkable
 class MadeKind(Kind, Protocol[A, W, D]):
-    """A kind whose devices have to be made: from what is asked follows what is wanted, and then what is done.
+    """A kind of device that must be made on the hardware, such as MIG instances and shares.
 
-    Both of these stand in the ledgers, in records of the kind's own (``hardware_journal.typed``).
+    Three values describe a device:
+
+    * ``asked``: the claim's request.
+    * ``wanted``: the intent, with all choices made, for example the place of a MIG instance.
+    * ``done``: the record of the device that was made.
+
+    The agent stores ``wanted`` and ``done`` on disk, in record types of the kind (``hardware_journal.typed``).
     """
 
     def settle(self, control: Control, intents: Sequence[Change[A, D]], beside: Sequence[Made]) -> list[W]:
-        """Return the intents for devices of this kind with all choices made; nothing is changed.
+        """Choose how devices of this kind are made, for example the place of MIG instances.
 
-        It is called before the intents are written, so that ``undo`` knows what to look for whatever happens then.
+        The hardware is not changed. The agent writes the choices to disk before it makes the devices. So ``undo`` knows
+        what to look for if the agent is killed later. The result has one choice (``wanted``) for each intent, in the
+        same order.
 
         Args:
-            control: The hardware.
-            intents: What is to be made for one claim on one GPU, as it was asked for.
-            beside: The ledger's other entries of the same GPU, of any kind.
+            control: Changes the hardware.
+            intents: The devices to make for one claim on one GPU, as the claim requests them.
+            beside: The hardware journal's other entries of the same GPU, of any kind.
 
         Raises:
-            DriverError: It cannot be made, or not now.
+            DriverError: A device cannot be made now, or never.
         """
 
     def make(self, control: Control, made: Change[W, D]) -> Iterator[Change[W, D]]:
-        """Make a device of this kind in steps, and yield after each step the entry to be noted before the next.
+        """Make a device of this kind in steps; after each step yield the journal entry to store.
 
-        The last says, as ``done``, what ``edits`` and ``undo`` need to know of the device; those before it, as ``was``,
-        what ``undo`` does. What half is there at a failure is undone by ``undo``.
+        The caller stores the entry before the next step. In the last entry, the field ``done`` describes the device,
+        for ``edits`` and ``undo``. In earlier entries, the field ``was`` describes what exists so far, for ``undo``.
+        After a failure, ``undo`` removes what was made.
 
         Raises:
             HardwareError: The hardware refused.
         """
 
     def undo(self, control: Control, made: Change[W, D], beside: Sequence[Made]) -> None:
-        """Undo a device of this kind, wholly or partly made; none is fine. It is called until it succeeds.
+        """Undo a device of this kind, made wholly or in part; a device that does not exist is no error.
+
+        The agent calls this method again until it succeeds.
 
         Args:
-            control: The hardware.
-            made: What was made.
-            beside: The ledger's other entries of the same GPU, of any kind.
+            control: Changes the hardware.
+            made: The entry of the device.
+            beside: The hardware journal's other entries of the same GPU, of any kind.
 
         Raises:
-            HardwareError: The hardware refused; something may be gone already.
+            HardwareError: The hardware refused; the device may be removed in part.
         """
 
     def check(self, control: Control, made: Change[W, D]) -> None:
-        """Raise unless a device of this kind that was made can be used now. It asks no driver.
+        """Check that a device of this kind that was made can be used now.
+
+        This method does not call the driver.
+
+        Args:
+            control: Reads the hardware's state.
+            made: The device's entry in the hardware journal.
 
         Raises:
-            HardwareError: Why not.
+            HardwareError: The device cannot be used; the message says why.
         """
 
     def there(self, control: Control, made: Change[W, D]) -> bool:
         """Return whether a device of this kind that was made still exists.
 
-        What can be put right beside those who use it is.
+        A damaged device counts as existing if the agent can repair it while containers use it.
+
+        Args:
+            control: Asks and repairs the hardware.
+            made: The device's entry in the hardware journal.
 
         Raises:
-            HardwareError: The hardware does not say.
+            HardwareError: The hardware does not answer the question.
         """
 
     def rest(self, control: Control, gpu: str) -> None:
-        """Clear what devices of this kind may have left on a free GPU; nothing left is fine.
+        """Set a free GPU back after devices of this kind, for example end MIG mode.
+
+        If nothing has to be set back, that is no error.
 
         Args:
-            control: The hardware.
-            gpu: Its uuid; the ledger has no entry of it.
+            control: Changes the hardware.
+            gpu: The GPU's uuid; the hardware journal has no entry of this GPU.
 
         Raises:
             HardwareError: The hardware refused.
         """
 
     def told(self, made: Change[W, D]) -> dict[str, Any]:
-        """Return the attributes of a device of this kind that was made, in the words of slices."""
+        """Return the attributes of a device of this kind, named as in ResourceSlices."""
 
     def edits(self, gpu: Gpu, made: Change[W, D]) -> Edits:
-        """Return the container edits of a device of this kind that was made.
+        """Return the container edits of a made device: what a container gets for it.
 
         Raises:
-            DriverError: It cannot be known now.
+            DriverError: The edits cannot be known now.
         """
 
 

@@ -27,7 +27,10 @@ _AGAIN_S: Final = 0.2
 
 
 class Device(NamedTuple):
-    """A device that a claim has: its kind, and what the kind found of it (``device_kinds.Found``)."""
+    """A claim's device as found on the machine: kind, GPU, request and attributes.
+
+    The fields except ``kind`` are those of ``device_kinds.Found``.
+    """
 
     kind: AnyKind
     gpu: Gpu
@@ -36,7 +39,7 @@ class Device(NamedTuple):
 
 
 class DeviceManager:
-    """All kinds of devices of this node."""
+    """Finds, makes and undoes devices of all kinds of this node."""
 
     def __init__(
         self,
@@ -46,13 +49,14 @@ class DeviceManager:
         thread: Thread | None = None,
         in_use_s: float = IN_USE_S,
     ) -> None:
-        """Make nothing yet.
+        """Store the arguments; make nothing yet.
 
         Args:
-            kinds: A device's kind is the first that finds it: kinds of parts before whole GPUs.
-            control: What changes hardware; None where nothing can be made.
-            thread: Where hardware is changed; one of its own by default.
-            in_use_s: How long to wait for a device that is in use while it is undone.
+            kinds: The kinds of devices. The first kind that finds a device handles it, so kinds of fractions come
+                before whole GPUs.
+            control: Changes hardware; None if nothing can be made.
+            thread: The thread in which hardware is changed; by default a new one.
+            in_use_s: Seconds to wait for a device that is in use while it is undone.
         """
         self._kinds = tuple(kinds)
         self._made = {kind.name: kind for kind in kinds if isinstance(kind, MadeKind)}
@@ -61,10 +65,12 @@ class DeviceManager:
         self._in_use_s = in_use_s
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Device | None:
-        """Return a device with its kind, which the device manager finds on this machine; None if it is not there now.
+        """Return an allocated device of this machine with its kind; None if the device is not on the machine now.
+
+        ``wish`` is the device as the claim's allocation describes it.
 
         Raises:
-            DriverError: What the claim says of it cannot be understood, or not now.
+            DriverError: The claim's description of the device is wrong, or cannot be understood now.
         """
         for kind in self._kinds:
             if (found := kind.find(machine, wish)) is not None:
@@ -75,7 +81,7 @@ class DeviceManager:
         """Return the container edits of a device that the manager made.
 
         Raises:
-            DriverError: It cannot be known now.
+            DriverError: The edits cannot be known now.
         """
         return self._made[made.kind].edits(gpu, made)
 
@@ -84,14 +90,17 @@ class DeviceManager:
         return self._made[made.kind].told(made)
 
     async def settle(self, intents: Sequence[Made], ledger: Sequence[Made]) -> list[Made]:
-        """Let the device manager choose how one claim's devices are made; return the settled intents, in order.
+        """Choose how one claim's devices are made, for example the places of MIG instances.
+
+        The result has the same intents in the same order, each with its choice (``wanted``). The hardware is not
+        changed.
 
         Args:
-            intents: What is to be made, as it was asked for.
-            ledger: All that was made, or may have been.
+            intents: The devices to make, as the claim requests them.
+            ledger: All entries of the hardware journal: devices that were made, or may have been made.
 
         Raises:
-            DriverError: It cannot be made, or not now.
+            DriverError: A device cannot be made now, or never.
         """
         settled = {intent.key: intent for intent in intents}
         for kind_name, uuid in dict.fromkeys((intent.kind, intent.uuid) for intent in intents):
@@ -104,10 +113,13 @@ class DeviceManager:
         return list(settled.values())
 
     async def make(self, intent: Made) -> AsyncIterator[Made]:
-        """Let the device manager make a device, and yield its entry to be noted after each step; the last has all.
+        """Make a device in steps; yield after each step the journal entry to store.
+
+        The last entry describes the complete device, earlier entries what exists so far. ``intent`` is a result of
+        ``settle``.
 
         Raises:
-            DriverError: The hardware refused or did not answer; ``undo`` of the last entry is wanted.
+            DriverError: The hardware refused or did not answer. The caller must call ``undo`` with the last entry.
         """
         kind, control = self._of(intent)
         steps = kind.make(control, intent)
@@ -115,7 +127,10 @@ class DeviceManager:
             yield noted
 
     def driver(self) -> str:
-        """Return the identifier of the driver's load that the device manager works with; empty if none is loaded."""
+        """Return an id of the current load of the GPUs' kernel module; empty if it is not loaded.
+
+        Each load has a new id.
+        """
         return self._control.driver() if self._control is not None else ""
 
     async def undo(self, made: Made, ledger: Sequence[Made]) -> None:
@@ -124,12 +139,12 @@ class DeviceManager:
         A device that does not exist any more is no error. The call waits a short time for a device in use.
 
         Args:
-            made: What was made, or may have been.
-            ledger: All that was made, or may have been.
+            made: The entry of a device that was made, or may have been made.
+            ledger: All entries of the hardware journal: devices that were made, or may have been made.
 
         Raises:
-            InUseError: A process is on it.
-            NotYetError: The hardware refused, which is its cause, or did not answer.
+            InUseError: A process is on the device.
+            NotYetError: The hardware refused (its error is the cause), or did not answer.
         """
         device_kind, control = self._of(made)
         # Other devices on the same GPU, which the kind must leave alone.
@@ -141,7 +156,7 @@ class DeviceManager:
                 return await self._answer(lambda: device_kind.undo(control, made, others_on_gpu), made.device)
             except HardwareError as error:
                 if _is_gone(error):
-                    logger.warning("device %s is gone with its GPU: %s", made.device, error)
+                    logger.warning("Device %s is gone together with its GPU: %s", made.device, error)
                     return None
                 if error.code != IN_USE:
                     raise NotYetError(f"device {made.device} cannot be undone: {error}") from error
@@ -150,10 +165,12 @@ class DeviceManager:
             await asyncio.sleep(_AGAIN_S)
 
     def check(self, made: Made) -> None:
-        """Raise unless a device that the manager made can be used now.
+        """Check that a device that the manager made can be used now; raise if not.
+
+        ``made`` is the device's entry in the hardware journal.
 
         Raises:
-            NotYetError: Why not.
+            NotYetError: The device cannot be used; the message says why.
         """
         kind, control = self._of(made)
         try:
@@ -165,13 +182,15 @@ class DeviceManager:
         """Return whether a device that the manager made still exists.
 
         Raises:
-            NotYetError: The hardware does not say.
+            NotYetError: The hardware does not answer the question.
         """
         kind, control = self._of(made)
         return await self._answer(lambda: kind.there(control, made), made.device)
 
     async def rest(self, gpu: str) -> None:
-        """Let the device manager clear what gone devices may have left on a GPU without an entry in the ledger.
+        """Set a free GPU back after its devices were removed, for example end MIG mode.
+
+        The GPU must have no entry in the hardware journal.
 
         Raises:
             NotYetError: The hardware refused or did not answer.
@@ -181,7 +200,11 @@ class DeviceManager:
             await self._answer(lambda kind=kind: kind.rest(control, gpu), gpu)  # type: ignore[misc]
 
     def afterwards(self, work: Callable[[], None]) -> None:
-        """Run work in the device manager's thread once all calls to hardware have ended, also abandoned ones."""
+        """Run work in the thread that changes hardware, after all earlier calls have ended.
+
+        So the lock of the hardware can be released only when no call changes hardware any more. Earlier calls include
+        those for which no caller waits any more.
+        """
         self._thread.put(work)
 
     def _of(self, made: Made) -> tuple[MadeKind[Any, Any, Any], Control]:
@@ -201,8 +224,9 @@ class DeviceManager:
 
 
 def _is_gone(error: HardwareError) -> bool:
-    """Return whether there is no such GPU any more; whatever was made on it went with it.
+    """Return whether an error means that the GPU does not exist any more, with everything that was made on it.
 
-    The look-up of a uuid asks each GPU by itself, and says that one is lost only where none that answers is the one.
+    The driver finds a GPU by asking each GPU for its uuid. So it reports "GPU is lost" only if no GPU that answers has
+    the uuid.
     """
     return error.code in (NOT_FOUND, GPU_IS_LOST)

@@ -1,9 +1,11 @@
-"""What was changed on hardware: the second of the node's two ledgers.
+"""The hardware journal: the record on disk of the hardware changes for claims.
 
-An entry is written as an intent before the change, and as done after it: whatever an agent dies at, the next one knows
-all that may have to be undone. No change outlives a boot (MIG instances are gone, as are the servers of shares), so an
-entry of another boot is dropped. Nor does an instance outlive the driver's module, which can be loaded anew without a
-boot; but there the claims are in use still, so their entries stay, and what they say is made again.
+``Ledgers`` uses it. An entry is written as an intent before the change, and as done after it. So after a crash the next
+agent knows all changes that it may have to undo.
+
+No change survives a reboot: MIG instances and the MPS daemons of shares do not exist any more. So entries of another
+boot are removed. MIG instances do not survive a new load of the driver's module either, which needs no reboot. But then
+pods still use the claims, so the entries stay and the devices are made again.
 """
 
 from __future__ import annotations
@@ -28,22 +30,23 @@ _RECORDS: Final[dict[str, tuple[Any, Any]]] = {"mig": (MigPlace, MigInstance), "
 
 
 class Change(msgspec.Struct, Generic[W, D], frozen=True, kw_only=True, omit_defaults=True):
-    """One change of hardware.
+    """One change of hardware: a device that the agent makes, has made, or must undo.
 
     Attributes:
-        owner: Uid of the claim that it is for.
-        number: Which of the claim's devices.
-        boot: Id of the boot in which it is.
-        driver: Which load of the driver's module it is in (``Control.driver``); empty where that is not known, as in
-            entries of agents that did not say.
+        owner: Uid of the claim that the device is for.
+        number: Number of the device in the claim.
+        boot: Id of the boot in which the change was made.
+        driver: Id of the load of the driver's module in which the change was made (``Control.driver``); empty if
+            unknown, as in entries of old agents.
         kind: The kind of device.
         device: The device's name, as it was allocated.
-        uuid: Identity of the GPU that is changed.
-        share_id: What tells it from others of the same device; None where nobody else can have that.
-        wanted: What the kind has to know to make it, and to find what it made.
-        done: What the kind noted of the change; None as long as it is an intent, and from when it is to be undone.
-        was: What ``done`` was before that, or what of it is known while it is being made; None where nobody knows.
-            Agents that do not read it undo what they find by ``wanted``.
+        uuid: The uuid of the GPU that is changed.
+        share_id: Distinguishes claims that share one device; None if only one claim at a time can have the device.
+        wanted: The intent with all choices made: what the kind needs to know to make the device, and to find it.
+        done: The kind's record of the device that was made; None before it is made, and when it has to be undone.
+        was: For a device that has to be undone, the last value of ``done``. For a device that is being made, what is
+            known about it so far. None if unknown. Old agents do not read this field; they undo what they find by
+            ``wanted``.
     """
 
     owner: str
@@ -60,20 +63,26 @@ class Change(msgspec.Struct, Generic[W, D], frozen=True, kw_only=True, omit_defa
 
     @property
     def key(self) -> str:
-        """Return the key of the hardware change in the journal."""
+        """Return the key of the change's entry in the journal: the claim's uid, a dot, and the device's number."""
         return f"{self.owner}.{self.number}"
 
     @property
     def noted(self) -> D | None:
-        """Return what the kind of device noted of the hardware change; None if nothing knows."""
+        """Return what is known about the device: ``done`` if it is complete, else ``was``.
+
+        The result is None if nothing is known.
+        """
         return self.done or self.was
 
     def in_load(self, driver: str) -> bool:
-        """Return whether the hardware change is of this load of the driver's module."""
+        """Return whether the hardware change was made in the load ``driver`` of the driver's module.
+
+        The result is True if the load is unknown, because old agents did not record it.
+        """
         return self.driver in ("", driver)
 
     def to_undo(self) -> Change[W, D]:
-        """Return the journal entry that says that the hardware change must be undone."""
+        """Return a copy of this entry that says that the hardware change must be undone."""
         return msgspec.structs.replace(self, done=None, was=self.noted)
 
 
@@ -81,15 +90,18 @@ Made = Change[Any, Any]  # of any kind: only the kind looks into what it noted
 
 
 def typed(kind: str, wanted: Any, *noted: Any) -> tuple[Any, ...]:
-    """Return a hardware change's record as its kind of device defines it; of an unknown kind unchanged.
+    """Return the values of a journal entry as typed records, converted from plain JSON data.
+
+    Each kind of device has its own record types. Values of an unknown kind, as a newer agent may write, stay plain
+    data.
 
     Args:
         kind: The kind's name.
-        wanted: What it had to know.
-        noted: What it noted, None where nothing is.
+        wanted: The entry's ``wanted``.
+        noted: The entry's ``done`` and ``was``; each can be None.
 
     Raises:
-        msgspec.ValidationError: It is nothing that the kind writes.
+        msgspec.ValidationError: A value does not have the form that the kind writes.
     """
     if kind not in _RECORDS:
         return wanted, *noted
@@ -104,15 +116,18 @@ def _read(text: bytes) -> Made:
 
 
 class HardwareJournal(Journal[Made]):
-    """The folder of changes. The caller holds the node's lock around every method."""
+    """The folder with an entry for each hardware change.
+
+    The caller holds the node's lock, a file lock that all agents on this node share, around every method.
+    """
 
     def __init__(self, folder: Path, again: Callable[[str], Made | None] = lambda _: None) -> None:
         """Open the folder's entries; no file is touched.
 
         Args:
-            folder: Where the entries are.
-            again: Gives an entry, by its key, that cannot be read any more; None where nothing can. Else nobody would
-                know of what is on the hardware, and it would stay there.
+            folder: The folder of the entries.
+            again: Returns a replacement for an entry that cannot be read, by its key; None if there is none. Without a
+                replacement, a device would stay on the hardware and no agent would know of it.
         """
         super().__init__(folder, {VERSION: _read}, version=VERSION, key=lambda made: made.key)
         self._again = again
@@ -120,8 +135,10 @@ class HardwareJournal(Journal[Made]):
     def read(self) -> dict[str, Entry[Made]]:
         """Return all entries of the hardware journal by key, in order of key.
 
+        Entries that cannot be read are first restored from the claims' checkpoint entries, as far as possible.
+
         Raises:
-            OSError: The folder cannot be read, or a file not be written.
+            OSError: The folder cannot be read, or a restored entry cannot be written.
         """
         for key in self.unreadable_keys():
             self.get(key)
@@ -130,9 +147,11 @@ class HardwareJournal(Journal[Made]):
     def get(self, key: str) -> Entry[Made] | None:
         """Return one entry of the hardware journal; None if there is none.
 
+        An entry that cannot be read is first restored from the claim's checkpoint entry, if that is possible.
+
         Raises:
-            ClaimError: The key cannot be a file's name.
-            OSError: It cannot be read or written.
+            ClaimError: The key cannot be a file name.
+            OSError: The entry cannot be read, or a restored entry cannot be written.
         """
         entry = super().get(key)
         if (
@@ -142,12 +161,16 @@ class HardwareJournal(Journal[Made]):
             and (anew := self._again(key)) is not None
         ):
             self.write(anew)
-            logger.warning("what was made for claim %s is known from the claim's own entry", anew.owner)
+            logger.warning(
+                "Claim %s: the record of its changed devices was unreadable. It was restored from the "
+                "claim's checkpoint entry.",
+                anew.owner,
+            )
             entry = super().get(key)
         return entry
 
     def of(self, owner: str) -> list[Made]:
-        """Return the hardware changes for a claim, in the order in which they were intended.
+        """Return the hardware changes for the claim with the uid ``owner``, in the order of their intents.
 
         Raises:
             OSError: The folder cannot be read.

@@ -1,7 +1,7 @@
-"""The ledgers' records of NVIDIA's parts (MIG instances, MPS shares): what was wanted, and what was made.
+"""What the hardware journal and the checkpoint store about MIG instances and MPS shares: the intent and the result.
 
-Agents of other versions read it, and lose what they do not know when they write an entry again: what none may lose is
-another version of the ledger.
+Agents of other versions read these records, and drop unknown fields when they write an entry again. A field that must
+not be lost needs a new version of the file format.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dradriver.topology.machine import MigProfile
 
 
 class MigPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which MIG instance is wanted.
+    """The MIG instance to make: its profile and its place.
 
     Attributes:
-        profile: Id of its profile.
+        profile: Id of the instance's profile.
         name: The profile's name.
-        start: Its first memory slice.
-        found: Whether it was there already, and is somebody else's to destroy.
+        start: Number of the instance's first memory slice.
+        found: Whether the instance existed already. Then the agent must not destroy it.
     """
 
     profile: int
@@ -30,23 +30,26 @@ class MigPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, profile: MigProfile, start: int, *, found: bool = False) -> MigPlace:
-        """Return the record of a MIG profile's place."""
+        """Return the record of a MIG instance with this profile and first memory slice.
+
+        ``found`` says whether the instance existed already, so that the agent must not destroy it.
+        """
         return cls(profile=profile.id, name=profile.name, start=start, found=found)
 
     @property
     def placed(self) -> Placed:
-        """Return the placement of the recorded MIG instance on its GPU."""
+        """Return the instance's profile id and first memory slice, in the form that ``Control`` uses."""
         return Placed(self.profile, self.start)
 
 
 class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """A MIG instance that was made, or found.
+    """A MIG instance that was made, or that existed already.
 
     Attributes:
         instance: Number of the GPU instance.
         compute: Number of the compute instance in it.
         mig: The MIG device's own uuid.
-        minor: N of the GPU's ``/dev/nvidiaN`` at that time.
+        minor: The N of the GPU's ``/dev/nvidiaN`` when the instance was made.
     """
 
     instance: int
@@ -56,14 +59,14 @@ class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MpsShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which share of a GPU by MPS is wanted.
+    """The MPS share of a GPU to make.
 
     Attributes:
-        memory_mib: The share's own limit of memory; None where all shares are equal.
-        thread_percentage: The share's own limit of threads; None where all shares are equal.
-        equal: The limits of every share of the GPU; None where each has its own.
-        mode: The compute mode that the GPU had before its first share; None of agents that did not note it.
-        shm_mib: What the ``/dev/shm`` of all shares of the GPU holds; None for the default.
+        memory_mib: The share's own memory limit in MiB; None if all shares are equal.
+        thread_percentage: The share's own limit of threads, 1 to 100; None if all shares are equal.
+        equal: The limits of every share of the GPU; None if each share has its own.
+        mode: The compute mode that the GPU had before its first share; None in entries of old agents.
+        shm_mib: The size in MiB of the ``/dev/shm`` that all shares of the GPU use; None for the default.
     """
 
     memory_mib: int | None = None
@@ -74,12 +77,15 @@ class MpsShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def server(self) -> Server:
-        """Return the MPS daemon that serves the recorded share."""
+        """Return the settings of the MPS daemon that serves the recorded share."""
         return msgspec.structs.replace(self.equal or Server(), shm_mib=self.shm_mib)
 
 
 class MpsServed(msgspec.Struct, frozen=True):
-    """A share that is served: nothing more is to be known of it, so no entry to undo says what it was."""
+    """The record of an MPS share that is served.
+
+    It has no fields: to undo a share, the agent needs no more facts.
+    """
 
     def __bool__(self) -> bool:
         return False

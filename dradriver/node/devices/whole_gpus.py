@@ -11,25 +11,31 @@ from dradriver.topology.machine import Gpu, Machine
 
 
 class Whole:
-    """Every GPU that is not in MIG mode, as one device."""
+    """The kind of whole GPUs: every GPU that is not in MIG mode is one device."""
 
     name = "gpu"
     part = False
 
     def __init__(self, edits: Callable[[Gpu], Edits]) -> None:
-        """Look for no GPU yet.
+        """Store the arguments; look for no GPU yet.
 
         Args:
-            edits: Says how a container is given a GPU; the discovery that found it knows.
+            edits: Returns the container edits of a GPU; it comes from the discovery that found the GPU.
         """
         self.edits = edits
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Found[None] | None:
-        """Return the whole GPU of this name unless it is in MIG mode. Kinds of parts were asked before."""
+        """Return the allocated GPU; None if it is in MIG mode or not on this machine.
+
+        The agent asks this kind last, after the kinds of fractions have not found the device.
+        """
         gpu = named(machine, wish.device)
         return None if gpu is None or gpu.mig is not None else Found(gpu, None)
 
 
 def named(machine: Machine, device: str) -> Gpu | None:
-    """Return the GPU that has this name as a whole device; it may be in MIG mode."""
+    """Return the GPU with this name of a whole device; None if there is none.
+
+    The GPU may be in MIG mode, so that it cannot be given whole.
+    """
     return next((gpu for gpu in machine.gpus if resource_slices.device_name(gpu.uuid) == device), None)

@@ -1,19 +1,19 @@
-"""Reading the machine: one way to ask, and what is read alike for all vendors' GPUs.
+"""Reading the machine: the interface of all readings, and the code that all vendors' GPUs share.
 
-machine_watch       reads the machine again and again, and tells of changes
+machine_watch       reads the machine at an interval, and reports changes
 simulated_machine   a profile's machine in place of a real one
-simulated_failures  what is broken on a simulated machine
-gpu_slots           which slot each GPU is in, which is its number
+simulated_failures  the failures of a simulated machine
+gpu_slots           which slot of the server each GPU is in; the slot gives the GPU its number
 sysfs               NUMA nodes, CPU and name of the server, from /sys and /proc
 pci                 the PCI tree of /sys
 nic_discovery       network cards in one reading of /sys
 nic_functions       virtual and scalable functions of network cards
 kept_nics           network cards of earlier readings, which pods may have now
-driver_load         whether a driver was loaded anew since it was read
-link_faults         links that a GPU should have and has not
+driver_load         whether a driver was loaded again since the last reading
+link_faults         links that a GPU should have and does not have
 debounce            holds back changes that do not last
-empty_machine       a machine none of whose GPUs is handed out
-problem             what could not be read, as lines of the log
+empty_machine       a machine without any GPU to hand out
+problem             facts that could not be read, for the log
 """
 
 from __future__ import annotations
@@ -28,52 +28,64 @@ from dradriver.topology.machine import Gpu, Machine
 
 
 class Discovery(Protocol):
-    """A way to read this node's machine."""
+    """The interface of all code that reads this node's machine."""
 
     def edits(self, gpu: Gpu) -> Edits:
-        """Return the container edits that make a GPU of this machine usable."""
+        """Return the container edits that give a GPU of this machine to a container."""
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Return the pids that compute on each present GPU, given by uuid.
+        """Return the ids of processes that compute on each of these GPUs that is present, by uuid.
 
         Raises:
-            DriverError: It cannot be known.
+            DriverError: The processes cannot be read.
         """
 
     def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
-        """Return what each of the GPUs did, given by uuid with the moment since when, in microseconds since the epoch.
+        """Return how much each GPU worked since the agent last asked, by uuid.
+
+        Args:
+            gpus: By uuid of each GPU, the time up to which the agent knows its work, in microseconds since the epoch.
 
         Raises:
-            DriverError: It cannot be known of any.
+            DriverError: The work of no GPU can be read.
         """
 
     @property
     def slow(self) -> bool:
-        """Return whether reading the machine takes long or can hang, so that it is done outside the event loop."""
+        """Return whether reading the machine takes long or can hang.
+
+        If so, the caller must read outside the event loop.
+        """
 
     @property
     def faults(self) -> Faults:
-        """Return what was wrong with each GPU that the last reading found, those that cannot be handed out included."""
+        """Return the faults of each GPU at the last reading.
+
+        GPUs that cannot be given to containers are included. The faults are by the GPU's uuid.
+        """
 
     @property
     def sound(self) -> frozenset[str]:
-        """Return the uuids of GPUs of which the driver said at the last reading that nothing needs to be done."""
+        """Return the uuids of the GPUs that need no recovery action, according to the driver.
+
+        The answer is from the last reading. A recovery action is, for example, a reset.
+        """
 
     @property
     def read_s(self) -> float:
-        """Return when the last reading began, in seconds of the monotonic clock, whatever hangs or fails since."""
+        """Return when the last successful reading started, in seconds of the monotonic clock."""
 
     @property
     def reset(self) -> frozenset[str]:
-        """Return the uuids of GPUs that the last reading shows to have been reset since the one before."""
+        """Return the uuids of GPUs that were reset between the last two readings."""
 
     def read(self) -> Machine:
-        """Return the machine as it is now by a new reading; a GPU that does not answer is left out.
+        """Read the machine and return it; a GPU that does not answer is left out.
 
         Raises:
-            RestartError: This process cannot read it any more, another can.
-            DriverError: The machine cannot be read now: what was read before stands.
+            RestartError: This process cannot read the machine any more, but a new process can.
+            DriverError: The machine cannot be read now; the result of the last reading stays valid.
         """
 
     def close(self) -> None:
-        """Release whatever is held between readings of the machine."""
+        """Release everything that is kept open between readings of the machine."""

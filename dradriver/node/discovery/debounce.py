@@ -1,8 +1,11 @@
-"""What is published does not flutter: a change counts when it lasts, and the more rarely the more there are.
+"""Delays changes of the published machine until they have lasted for some readings; the vendors' discoveries use it.
 
-Every write of a slice wakes every scheduler and controller of the cluster. Links are trained again, ports of network
-cards go down and come back, a fabric manager restarts: none of that is news before it has lasted. What a GPU can be
-handed out for is never delayed: which GPUs there are, under which identity, in which MIG mode, with which driver.
+Every write of a slice wakes every scheduler and controller of the cluster. Short changes are frequent: links are
+trained again, ports of network cards go down and come up, a fabric manager restarts. After each published change, the
+next change has to last longer. When the machine stays the same for long enough, the delay is short again.
+
+Some changes are never delayed, because they decide which pods a GPU can serve: which GPUs there are, their identity,
+their MIG mode, and the driver's version.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ CALM: Final = 360  # readings without a change, after which it may change quickl
 
 
 class Debounce:
-    """Decides after each reading which machine is published."""
+    """Decides after each reading whether a change of the machine is published now or later."""
 
     def __init__(self) -> None:
         self._published: Machine | None = None
@@ -27,7 +30,12 @@ class Debounce:
         self._calm = 0
 
     def machine(self, read: Machine) -> Machine:
-        """Return the debounced machine to publish after a reading: a change counts when it lasts."""
+        """Return the machine to publish after a reading.
+
+        This is the machine that was read if the change is never delayed, or if enough readings in a row had the same
+        machine. How many are enough grows with each published change. Otherwise the result is the machine that was
+        published before.
+        """
         before = self._published
         if before is None or _urgent(before) != _urgent(read):
             return self._accept(read)

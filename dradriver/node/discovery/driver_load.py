@@ -1,8 +1,10 @@
-"""Which load of its module a driver is, and since when it has each of its devices.
+"""Tells whether a GPU's kernel driver was loaded again, or was bound again to one of its devices.
 
-The numbers of device nodes last no longer: after another load, or when a device was bound anew, a GPU can have the
-number of another. /sys gives each folder and link a number of its own when it is made (fs/kernfs/dir.c,
-__kernfs_new_node).
+The numbers of device nodes are valid for one load only. After another load, or after a device was bound to the driver
+again, a GPU can have the number that another GPU had.
+
+The module uses inode numbers of /sys as identifiers, because the kernel gives each folder and link of /sys a new number
+when it is made (fs/kernfs/dir.c, __kernfs_new_node).
 """
 
 from __future__ import annotations
@@ -18,28 +20,31 @@ from dradriver.topology.identifiers import is_bus_id
 
 
 class DriverLoad(NamedTuple):
-    """A driver as it is at one time.
+    """The load of a driver's module at one time, with the driver's devices.
 
     Attributes:
-        module: The number of the module's folder; 0 while it is not loaded.
-        devices: The number of the link to each device that it has, by bus id.
+        module: The inode number of the module's folder in /sys; 0 if the module is not loaded.
+        devices: The inode number of the link to each device of the driver, by the device's PCI bus id.
     """
 
     module: int
     devices: Mapping[str, int]
 
     def outlives(self, now: DriverLoad) -> bool:
-        """Return whether what was read at this time still holds for this load of the driver."""
+        """Return whether facts that were read at this load still hold at the load ``now``.
+
+        They hold if the module was not loaded again and no device was bound to the driver again.
+        """
         same = all(now.devices.get(busid, number) == number for busid, number in self.devices.items())
         return self.module == now.module and same
 
 
 def read(root: Path, driver: str) -> DriverLoad:
-    """Return the load of a driver's module as it is now.
+    """Return the present load of a driver's module.
 
     Args:
-        root: Where the host's /sys is.
-        driver: The name of its module, and of its folder on the PCI bus.
+        root: Folder that contains the host's /sys.
+        driver: The name of the driver's module. The driver's folder on the PCI bus has the same name.
     """
     folder = root / "sys/bus/pci/drivers" / driver
     devices = {busid: _number(folder / busid) for busid in sysfs.entries(folder) if is_bus_id(busid)}

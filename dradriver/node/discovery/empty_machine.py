@@ -1,4 +1,8 @@
-"""A machine none of whose GPUs is handed out, without looking at them."""
+"""A machine from which no container gets a GPU.
+
+The agent uses it if the node's GPUs must not be published. This code does not look at the GPUs that the server may
+have.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from dradriver.topology.machine import Gpu, Machine
 
 
 class Nothing:
-    """Finds no GPU."""
+    """A discovery that finds no GPU."""
 
     faults: Faults = MappingProxyType({})
     sound: frozenset[str] = frozenset()
@@ -23,19 +27,19 @@ class Nothing:
     slow = False
 
     def __init__(self, root: Path) -> None:
-        """Find nothing below ``root`` but the server's name."""
+        """Read only the server's name, from /sys below ``root``."""
         self._machine = Machine(name=sysfs.product_name(root), gpus=(), links=(), paths=())
 
     def edits(self, gpu: Gpu) -> Edits:  # noqa: ARG002  # the signature
-        """Return no edits: no GPU of this machine is handed out."""
+        """Return no edits: no container gets a GPU of this machine."""
         return Edits()
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002  # the signature
-        """Return no processes: no GPU of this machine is handed out."""
+        """Return no processes: no container gets a GPU of this machine."""
         return {}
 
     def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:  # noqa: ARG002  # the signature
-        """Return no work of GPUs: no GPU of this machine is handed out."""
+        """Return no work of GPUs: no container gets a GPU of this machine."""
         return {}
 
     def read(self) -> Machine:
@@ -43,4 +47,4 @@ class Nothing:
         return self._machine
 
     def close(self) -> None:
-        """Close a machine of which no GPU is handed out: nothing is open."""
+        """Do nothing, because this discovery keeps nothing open."""

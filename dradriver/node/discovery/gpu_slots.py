@@ -1,17 +1,17 @@
-"""Which slot of the machine each GPU is in: the GPU's number, which stays the same when others are lost.
+"""Which slot of the server each GPU is in. The slot is the GPU's number.
 
-Drivers number the GPUs that they find, so a number may be another GPU's after a reboot. Rules of the policies file name
-GPUs by number. The agent therefore keeps a table of slots on the node, one file each, and gives the GPUs of every
-reading their numbers by it:
+Drivers number the GPUs that they find. So after a reboot, or when a GPU is lost, a number may belong to another GPU.
+Rules of the policies file name GPUs by number, so the numbers must not shift. The agent therefore keeps a table of
+slots on the node, with one file for each slot. It numbers the GPUs of every reading by this table:
 
 1. A GPU with a UUID of the table has that slot, wherever it is now.
 2. A GPU at the PCI address of a GPU that is missing replaces it, and takes its slot.
-3. Any other GPU is new. It gets the driver's number if no slot has that one, else the lowest that is free.
+3. Any other GPU is new. It gets the driver's number if that slot is free, else the lowest free slot.
 
 A missing GPU keeps its slot until an administrator names it in the Node's annotation ``gpu.topology/removed-gpus``.
 
-Where the table is empty, or a part of it cannot be read, the published slices tell which number a GPU had. If they do
-not tell either and a part of the table cannot be read, a new GPU may be one of the table. Then its slot is unknown.
+If the table is empty or can be read only in part, the agent takes numbers from the published slices. If the slices do
+not help, a GPU that is not in the table gets no slot, because the part that cannot be read may have its slot.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ VERSION: Final = 1
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of the table.
+    """One entry of the table of slots, the numbered places of GPUs in the server.
 
     Attributes:
-        number: The slot's.
-        uuid: Of the GPU that is in it, or was last.
-        pci: Where that GPU was seen last; empty if the driver does not say.
+        number: The number of the slot.
+        uuid: The uuid of the GPU that is in the slot, or was in it last.
+        pci: The PCI address at which that GPU was seen last; empty if the driver does not report the address.
     """
 
     number: int
@@ -49,11 +49,11 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Published(NamedTuple):
-    """What the node's slices say.
+    """The machine that the node's slices describe.
 
     Attributes:
         machine: The machine; None if no slice describes one.
-        lost: The GPUs that it lost.
+        lost: The GPUs that the machine has lost.
     """
 
     machine: Machine | None
@@ -61,11 +61,13 @@ class Published(NamedTuple):
 
 
 class Slots:
-    """The table of this node's slots. Instances of the agent that run side by side share it.
+    """The table of this node's slots: each GPU's place in the server, by number.
+
+    Two instances of the agent that run at the same time share the table.
 
     Attributes:
-        is_settled: Whether the numbers of the last reading are final. They are not while the table alone does not give
-            them and the published slices were not read yet.
+        is_settled: Whether the numbers of the last reading are final. They are not final if the table is incomplete and
+            the published slices were not read yet.
         missing: The GPUs of the table that the last reading did not find, also those that were lost before a reboot.
     """
 
@@ -76,12 +78,12 @@ class Slots:
         published: Callable[[], Published | None],
         is_removed: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Open the table; no file is touched.
+        """Store the arguments; no file is touched.
 
         Args:
-            state_dir: Holds the table's folder; None for an agent without one, which remembers the table itself.
-            published: Gives what the node's slices say; None until they were read.
-            is_removed: Says whether the GPU of a UUID is gone for good.
+            state_dir: Folder that contains the folder of the table; None keeps the table in memory.
+            published: Returns the machine that the node's slices describe; None until the slices were read.
+            is_removed: Returns whether an administrator removed the GPU with this UUID permanently.
         """
         self._journal = None if state_dir is None else _Table(state_dir / "slots")
         self._lock = None if state_dir is None else state_dir / "slots.lock"
@@ -97,7 +99,10 @@ class Slots:
         self.missing: tuple[LostGpu, ...] = ()
 
     async def number(self, machine: Machine) -> Machine:
-        """Return a machine with the slots of its GPUs as their numbers. It never fails."""
+        """Return a copy of the machine whose GPUs are numbered by their slots (fixed places).
+
+        This method raises no error. If the table cannot be read, the method uses the table as it was read last.
+        """
         if self._journal is None or self._lock is None:
             return self._number(machine)
         try:
@@ -105,7 +110,7 @@ class Slots:
                 self._read(self._journal)
                 return self._number(machine)
         except (DriverError, OSError) as error:
-            self._say(f"the table of slots cannot be used now, its last state stands: {error}")
+            self._say(f"The table of GPU slots cannot be read now, and its last state stays in force: {error}")
             if not self._table:
                 self._unread |= {"?"}
             return self._number(machine)
@@ -123,10 +128,10 @@ class Slots:
         self._unread = frozenset(journal.unreadable_keys())
 
     def _number(self, machine: Machine) -> Machine:
-        """Return the machine with its GPUs numbered by their slots; write new slots.
+        """Return the machine with its GPUs numbered by their slots; write new slots to the table.
 
-        A GPU whose slot is unknown, because entries of the table cannot be read, gets a number that no slot has.
-        ``numbers`` is by uuid; the table is by slot number.
+        If entries of the table cannot be read, the slot of a GPU may be unknown. This GPU gets a number that no slot
+        has.
         """
         # 1. The slots in the table, without those that an administrator gave up. If the table is empty or damaged, the
         #    published slices give more.
@@ -165,15 +170,19 @@ class Slots:
             taken.add(numbers[gpu.uuid])
         if self.is_settled and unknown:
             self._say(
-                f"which slot a GPU has is not known of {', '.join(gpu.uuid for gpu in unknown)}: entries of the table "
-                "cannot be read. Rules by number do not change these GPUs, and nobody gets those that may be in an "
-                "exclusive partition. Remove the table's files that were set aside, and they get the numbers that are "
-                "free"
+                f"The slots of these GPUs are unknown, because entries of the table cannot be read: "
+                f"{', '.join(gpu.uuid for gpu in unknown)}. Rules by number do not apply to them, and no pod "
+                f"gets those "
+                "that could be in an exclusive partition. Remove the renamed files of the table, and these GPUs get "
+                "free numbers."
             )
         return _numbered(machine, numbers, {gpu.uuid for gpu in unknown})
 
     def _remove_given_up(self, table: dict[int, Slot], machine: Machine) -> None:
-        """Remove the slots of missing GPUs that an administrator removed for good, from the table and from the disk."""
+        """Remove the slots of GPUs that an administrator removed permanently.
+
+        The slots are removed from ``table`` and from the disk. A GPU that is present in ``machine`` keeps its slot.
+        """
         present = {gpu.uuid for gpu in machine.gpus}
         for number, slot in list(table.items()):
             if slot.uuid in present or not self._is_removed(slot.uuid):
@@ -182,15 +191,17 @@ class Slots:
                 if self._journal is not None:
                     self._journal.remove(str(number))
             except (DriverError, OSError) as error:
-                self._say(f"slot {number} cannot be cleared: {error}")
+                self._say(f"The file of slot {number} cannot be removed: {error}")
                 continue
             del table[number]
             self._table.pop(number, None)
             self._unwritten.pop(number, None)
-            logger.warning("slot %d is cleared: GPU %s (%s) was removed for good", number, slot.uuid, slot.pci)
+            logger.warning(
+                "Slot %d is free again, because GPU %s (%s) was removed permanently.", number, slot.uuid, slot.pci
+            )
 
     def _write(self, table: Mapping[int, Slot]) -> None:
-        """Write what is new of a table; what cannot be written now is tried again at the next reading."""
+        """Write the new entries of a table to the disk; a failed write is tried again at the next reading."""
         for number, slot in sorted(table.items()):
             before = self._table.get(number)
             if slot == before and number not in self._unwritten:
@@ -201,7 +212,7 @@ class Slots:
                 self._unwritten.pop(number, None)
             except (DriverError, OSError) as error:
                 self._unwritten[number] = slot
-                self._say(f"slot {number} is not written: {error}")
+                self._say(f"The file of slot {number} cannot be written: {error}")
             if before is None or before.uuid != slot.uuid:
                 instead = f" in place of {before.uuid}" if before is not None else ""
                 logger.info("GPU %s (%s) has slot %d%s", slot.uuid, slot.pci, number, instead)
@@ -228,7 +239,10 @@ def _lowest_free(taken: Collection[int]) -> int:
 
 
 def _known(table: Mapping[int, Slot], gpus: Collection[Gpu]) -> tuple[dict[str, int], list[Gpu]]:
-    """Return the numbers of the GPUs that the table gives one, by UUID, and the other GPUs."""
+    """Return the slot numbers of the GPUs that the table knows, and the other GPUs.
+
+    The numbers are by UUID. A GPU at the PCI address of a missing GPU has that GPU's slot.
+    """
     by_uuid = {slot.uuid: number for number, slot in table.items()}
     numbers = {gpu.uuid: by_uuid[gpu.uuid] for gpu in gpus if gpu.uuid in by_uuid}
     free = {slot.pci: number for number, slot in table.items() if slot.pci and slot.uuid not in numbers}
@@ -240,11 +254,14 @@ def _known(table: Mapping[int, Slot], gpus: Collection[Gpu]) -> tuple[dict[str, 
 def _adopted(
     table: Mapping[int, Slot], published: Published, machine: Machine, is_removed: Callable[[str], bool]
 ) -> dict[int, Slot]:
-    """Return the slots that published slices tell of and the table has not.
+    """Return the slots that only the published slices name, to add them to the table.
 
-    Slices without any GPU of the machine are of another one, as of a simulated one before: they tell nothing of it.
-    An agent that kept no table published the driver's numbers. If one of these is a lost GPU's, too, the driver has
-    numbered the GPUs again since the loss. It does so by PCI address, so that order tells the numbers of before.
+    The numbers of GPUs in the slices are their slots. If the slices name no GPU of this machine, they describe another
+    machine, for example a simulated one. Then the result is empty.
+
+    Old agents kept no table and published the driver's numbers. Such slices may give a GPU and a lost GPU the same
+    number, because the driver numbered the GPUs again after the loss. Then all GPUs are numbered in the order of their
+    PCI addresses, as the driver did before the loss.
     """
     gpus = () if published.machine is None else published.machine.gpus
     published_slots = [_slot(gpu, gpu.index) for gpu in gpus if gpu.has_slot is not False]
@@ -271,7 +288,13 @@ def _differ(numbers: Iterable[int]) -> bool:
 
 
 def _numbered(machine: Machine, numbers: Mapping[str, int], unknown: Collection[str]) -> Machine:
-    """Return the machine with these numbers, its GPUs in their order."""
+    """Return the machine with its GPUs numbered by slot, and sorted by number.
+
+    Args:
+        machine: The machine with the driver's numbers.
+        numbers: The new number of each GPU, by UUID.
+        unknown: UUIDs of the GPUs whose place in the server is unknown. They are marked as GPUs without a slot.
+    """
     gpus = machine.gpus
     order = sorted(range(len(gpus)), key=lambda position: numbers[gpus[position].uuid])
     own = tuple(

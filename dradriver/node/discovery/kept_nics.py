@@ -1,8 +1,9 @@
-"""Network cards as they were seen before: those that left /sys because a pod has them, and each one's best rate.
+"""Network cards of earlier readings: cards that left /sys because a pod has them, and each card's best rate.
 
-In RDMA's exclusive mode a device belongs to one network namespace, and so does an interface always: what a pod has is
-not in the host's /sys/class any more. Its PCI function stays. Without this a machine would lose a card with each pod
-that starts, and get it back with each that ends. A card whose link is down has no rate; it is built as it was.
+A network interface always belongs to one network namespace. In RDMA's exclusive mode, an RDMA device does, too. So
+while a pod has a card, the host's /sys/class does not show it, but the card's PCI function stays visible. Without this
+record, the published machine would lose a card when a pod starts and get it back when the pod ends. A card with a link
+that is down has no rate, so the best rate that was seen is used.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ _NETWORK = "0x02"  # with which the PCI classes of all network cards begin
 
 
 class FoundNic(msgspec.Struct, frozen=True):
-    """A NIC and where it hangs.
+    """A NIC and its place on the PCI bus.
 
     Attributes:
         nic: The NIC.
-        busids: PCI functions through which it sends: one, or those of a bond's members.
-        scalable: Its device on the auxiliary bus (``mlx5_core.sf.4``) if it is a scalable function; empty for others.
+        busids: Bus ids of the PCI functions through which the NIC sends; several for a bond.
+        scalable: Name of the NIC's device on the auxiliary bus (``mlx5_core.sf.4``) if the NIC is a scalable function;
+            empty for others.
     """
 
     nic: Nic
@@ -41,7 +43,7 @@ class FoundNic(msgspec.Struct, frozen=True):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Return the devices that only this NIC has."""
+        """Return the names of the devices that only this NIC has: its PCI functions, or its scalable function."""
         return (self.scalable,) if self.scalable else self.busids
 
 
@@ -51,15 +53,15 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 class KeptNics:
-    """The cards that were seen in this boot, in a file for the agent after this one."""
+    """The network cards that were seen in this boot, in a file that the agent reads after a restart."""
 
     def __init__(self, path: Path | None = None, *, boot: str = "", writes: bool = True) -> None:
-        """Read nothing yet.
+        """Store the arguments; read nothing yet.
 
         Args:
-            path: The file; None to remember only.
-            boot: Id of this boot: after another one every card is the host's again.
-            writes: Whether the file is this process's own, and is kept up to date.
+            path: The file; None keeps the cards in memory only.
+            boot: Id of this boot: after a reboot every card belongs to the host again.
+            writes: Whether this process owns the file and writes it.
         """
         self._path = path
         self._writes = writes
@@ -69,7 +71,9 @@ class KeptNics:
         self._said = ""
 
     def gone(self, found: Sequence[FoundNic], tree: PciTree) -> list[FoundNic]:
-        """Return the kept network cards that were not found although their devices exist and are no found card's.
+        """Return the kept network cards that /sys does not show now, although their devices exist.
+
+        A kept card is left out if a card that /sys shows has the same name or one of the same devices.
 
         Args:
             found: The cards that /sys has.
@@ -87,7 +91,7 @@ class KeptNics:
         ]
 
     def at_best(self, cards: Sequence[FoundNic]) -> list[FoundNic]:
-        """Return the network cards, each at the best rate that is kept of it, seen now or before in this boot."""
+        """Return the network cards, each with the best rate that was seen in this boot."""
         before = {(card.nic.name, card.busids): card.nic.gbps for card in self._read()}
         return [
             card if (best := before.get((card.nic.name, card.busids), 0.0)) <= card.nic.gbps else _at(card, best)
@@ -95,11 +99,15 @@ class KeptNics:
         ]
 
     def names(self) -> dict[str, str]:
-        """Return the names of the kept network cards by PCI function: a function's parent may be in a pod."""
+        """Return the names of the kept network cards by PCI function (bus id).
+
+        They are needed to name the card of a virtual function: while a pod has the card itself, /sys does not show its
+        name.
+        """
         return {card.nic.pci: card.nic.name for card in self._read() if card.nic.pci and not card.scalable}
 
     def keep(self, cards: Sequence[FoundNic]) -> None:
-        """Store the kept network cards in the file; what cannot be written now is written with the next reading."""
+        """Store the network cards in the file; a failed write is tried again at the next reading."""
         self._known = tuple(cards)
         if self._path is None or not self._writes or self._known == self._written:
             return
@@ -107,7 +115,7 @@ class KeptNics:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             atomic_files.write(self._path, msgspec.json.encode(_Written(self._boot, self._known)))
         except OSError as error:
-            self._say(f"which network cards there are is not written: {error}")
+            self._say(f"The list of network cards cannot be written: {error}")
             return
         self._written = self._known
 
@@ -120,7 +128,7 @@ class KeptNics:
                 except FileNotFoundError:
                     return ()
                 except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-                    self._say(f"which network cards there were is not known: {self._path}: {error}")
+                    self._say(f"The list of network cards that were there before cannot be read: {self._path}: {error}")
                     return ()
                 if written.boot == self._boot and _are_cards(written.nics):
                     self._known = self._written = written.nics
@@ -137,7 +145,7 @@ def _at(card: FoundNic, gbps: float) -> FoundNic:
 
 
 def _are_cards(cards: Sequence[FoundNic]) -> bool:
-    """Return whether what a file says can be part of a machine."""
+    """Return whether the network cards from a file have valid values, so that they can be part of a machine."""
     return all(map(_is_card, cards)) and len({card.nic.name for card in cards}) == len(cards)
 
 
@@ -150,5 +158,5 @@ def _is_card(card: FoundNic) -> bool:
 
 
 def in_order(cards: Sequence[FoundNic]) -> list[FoundNic]:
-    """Return kept and found network cards in the natural order of their names."""
+    """Return the network cards in the natural order of their names (``mlx5_2`` before ``mlx5_10``)."""
     return sorted(cards, key=lambda card: natural(card.nic.name))

@@ -12,13 +12,13 @@ from dradriver.topology.machine import Machine
 
 
 class Linked(msgspec.Struct, frozen=True):
-    """A GPU's links that are up.
+    """The number and kind of a GPU's links that are up.
 
     Attributes:
-        uuid: Whose.
-        product: Siblings are of one product.
-        links: How many, to GPUs and switches.
-        switched: Whether some end in a switch.
+        uuid: The GPU's uuid.
+        product: The GPU's product. GPUs of the same product are called siblings below.
+        links: Number of links, to GPUs and switches.
+        switched: Whether some links end in a switch.
     """
 
     uuid: str
@@ -28,7 +28,7 @@ class Linked(msgspec.Struct, frozen=True):
 
 
 def of_machine(machine: Machine) -> list[Linked]:
-    """Return each GPU's links that are up, by the machine's matrix alone."""
+    """Return each GPU's links that are up, counted in the machine's link matrix."""
     linked = []
     for i, gpu in enumerate(machine.gpus):
         switch = [min(gpu.switch_links, other.switch_links) for other in machine.gpus]
@@ -38,17 +38,19 @@ def of_machine(machine: Machine) -> list[Linked]:
 
 
 def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault, ...]]:
-    """Return the link fault of each GPU that has fewer links than a sibling, by uuid.
+    """Return the link fault of each GPU that has fewer links than a GPU of the same product, by uuid.
 
-    - A GPU without links has no NVLink bridge, which is no fault. But switches reach every GPU: if its siblings are on
-      switches, it has a fault.
-    - A GPU that is missing (lost, dead since the start, or given to a virtual machine) takes the direct links of its
-      neighbours with it. These neighbours are healthy. Perhaps it is not known that a GPU is missing. So if no more
-      direct links are missing in all than one GPU has, they may be the links to a missing GPU.
+    Two cases are no fault:
+
+    * A GPU has no links at all, because it has no NVLink bridge. This is a fault only if GPUs of its product are
+      connected to switches, because switches reach every GPU.
+    * A GPU is missing, because it is lost, never started, or was given to a virtual machine. Its neighbours then lack
+      their direct links to it, and are healthy. The agent may not know that a GPU is missing. So fewer direct links are
+      a fault only if more links are missing in total than one GPU has.
 
     Args:
-        gpus: GPUs that are used whole. A GPU in MIG mode has no peers.
-        whole: Whether no GPU of the server is known to be missing.
+        gpus: The GPUs that are not in MIG mode. A GPU in MIG mode has no links to others.
+        whole: Whether all GPUs of the server are present, as far as is known. If False, only links to switches count.
     """
     # Direct links to a GPU that is missing are no fault; links to switches are.
     gpus = [gpu for gpu in gpus if whole or gpu.switched]
@@ -69,11 +71,11 @@ def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault
 
 
 def refused(machine: Machine, kept_off: Mapping[int, tuple[int, ...]]) -> dict[str, tuple[Fault, ...]]:
-    """Return the link fault of each GPU without peer access to others, by uuid.
+    """Return a link fault for each GPU to which the driver refuses peer access from other GPUs, by uuid.
 
     Args:
         machine: The machine.
-        kept_off: As ``peer_access.fewest`` returns it.
+        kept_off: By the position of each such GPU, the positions of the GPUs that cannot access it.
     """
     return {
         machine.gpus[i].uuid: (Fault("nvlink", "refused", _refused(machine, others)),) for i, others in kept_off.items()

@@ -1,4 +1,4 @@
-"""Reading the machine again and again, because GPUs get lost and come back."""
+"""Reads the machine at an interval, because GPUs can get lost and come back; the agent runs it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LOOK_S: Final = 1.0  # between two looks whether the driver was loaded again
 
 
 class MachineWatch:
-    """The machine as it was last read.
+    """Reads the machine at an interval and keeps the last reading.
 
     Attributes:
-        machine: The last that could be read; None before the first.
-        trouble: What keeps it from being read, once that lasts; None while it can be.
-        changed: Told when ``machine`` has changed.
-        looked: Told after every reading, also one that failed or goes on for too long.
+        machine: The last successful reading; None before the first.
+        trouble: The reason why the machine cannot be read, if the problem lasts; None while the machine can be read.
+        changed: An ``event.Event`` that occurs when ``machine`` has changed.
+        looked: An ``event.Event`` that occurs after every reading, also if the reading failed or takes too long.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class MachineWatch:
         withdraw: Callable[[], Awaitable[None]] | None = None,
         slots: Slots | None = None,
     ) -> None:
-        """Read nothing yet.
+        """Store the arguments; read nothing yet.
 
         Args:
             discovery: Reads the machine.
             interval_s: Seconds between two readings.
-            earlier: Gives the machine that an earlier agent published.
-            is_stale: Says whether the driver was loaded again since the last reading.
-            withdraw: Called when a reading becomes stale; removes CDI specifications that were made by it.
+            earlier: Returns the machine that an earlier agent published.
+            is_stale: Returns whether the GPUs' kernel driver was loaded again since the last reading.
+            withdraw: Called when a reading becomes stale; removes CDI specifications that were made from the reading.
             slots: Numbers the GPUs of each reading by their slots; None keeps the driver's numbers.
         """
         self._is_stale = is_stale
@@ -74,13 +74,16 @@ class MachineWatch:
         self._found: Machine | None = None  # as the driver numbers the GPUs
 
     def last_known(self) -> Machine | None:
-        """Return the machine as it was last read, or as it is published if the driver has hung from the start."""
+        """Return the last reading of the machine.
+
+        If no reading has succeeded and the driver keeps failing, this is the machine that an earlier agent published.
+        """
         if self.machine is None and self.trouble is not None:
             return self._earlier()
         return self.machine
 
     def publishable(self) -> Machine | None:
-        """Return the machine as ``last_known`` does; None while it is not known which slots its GPUs are in."""
+        """Return the machine as ``last_known`` does; None while the final numbers of its GPUs are unknown."""
         return self.last_known() if self._is_settled or self.machine is None else None
 
     @property
@@ -88,10 +91,10 @@ class MachineWatch:
         return self._slots is None or self._slots.is_settled
 
     async def run(self) -> None:
-        """Watch the machine for ever: read it now, at every interval and after every ``poke``.
+        """Read the machine now, at every interval and after every ``poke``, until cancelled.
 
         Raises:
-            RestartError: Only another process can read it again.
+            RestartError: Only a new process can read the machine again.
         """
         try:
             while True:
@@ -104,16 +107,20 @@ class MachineWatch:
 
     @property
     def current(self) -> Machine | None:
-        """Return the machine as the watch last read it; None from a new load of the driver until the next reading."""
+        """Return the last reading of the machine; None if the driver was loaded again since.
+
+        If it is None, the watch reads the machine again at once.
+        """
         if self._is_stale():
             self.poke()
             return None
         return self.machine
 
     async def _pause(self) -> None:
-        """Wait until the machine is to be read again: after a while, after a ``poke``, or since its driver is another.
+        """Wait until the next reading is due.
 
-        A driver takes longer to be unloaded and loaded again than the time between two looks.
+        A reading is due if the interval is over, ``poke`` was called, or the driver was loaded again. The watch checks
+        the driver's load often enough: to unload and load a driver takes longer than the time between two checks.
         """
         loop = asyncio.get_running_loop()
         is_soon = self._failed or not self._is_settled
@@ -124,7 +131,9 @@ class MachineWatch:
                 try:
                     await self._withdraw()
                 except (DriverError, OSError) as error:
-                    logger.error("what the driver of before gave to containers cannot be taken back: %s", error)
+                    logger.error(
+                        "The files that containers get from the previous GPU driver cannot be removed: %s", error
+                    )
             self._was_stale = is_stale
             if is_stale and not self._failed:
                 return
@@ -133,11 +142,14 @@ class MachineWatch:
                     await self._again.wait()
 
     def poke(self) -> None:
-        """Let the machine watch read the machine again now."""
+        """Make the machine watch read the machine again now."""
         self._again.set()
 
     async def _read(self) -> Machine:
-        """Return the machine, newly read; a driver that hangs cannot be interrupted, so it is waited for, aloud."""
+        """Read the machine and return it; log how long a hanging driver has not answered.
+
+        A call to a hanging driver cannot be interrupted, so this method waits until the call ends.
+        """
         if not self._discovery.slow:
             return self._discovery.read()
         reading = beside(self._discovery.read)
@@ -146,7 +158,10 @@ class MachineWatch:
         try:
             while not (await asyncio.wait({reading}, timeout=PATIENCE_S))[0]:
                 waited_s += PATIENCE_S
-                logger.warning("the driver has not answered for %.0f s; the last state of the machine stands", waited_s)
+                logger.warning(
+                    "The GPU driver has not answered for %.0f s. The last known state of the machine stays in force.",
+                    waited_s,
+                )
                 if waited_s >= HANGS_S:
                     self._tell(f"the driver has not answered for {HANGS_S:.0f} s")
                 await self._settle()
@@ -171,7 +186,11 @@ class MachineWatch:
             if str(error) != self._said:
                 self._said = str(error)
                 surprise = None if isinstance(error, DriverError) else error
-                logger.error("the machine cannot be read now, its last state stands: %s", error, exc_info=surprise)
+                logger.error(
+                    "The machine cannot be read now, and its last known state stays in force: %s",
+                    error,
+                    exc_info=surprise,
+                )
             often = f"the GPUs could not be read {READINGS} times in a row: {error}"
             self._tell(often if self._failed >= READINGS else self.trouble)
             await self._settle()
@@ -181,7 +200,11 @@ class MachineWatch:
         await self._take(self._found, None)
 
     async def _settle(self) -> None:
-        """Number the GPUs of the last reading again, if their numbers were not final."""
+        """Number the GPUs of the last reading again, if a GPU's number was not final.
+
+        Numbers stand for the GPUs' places in the server (slots). They may be known only after the node's published
+        slices were read.
+        """
         if self._found is not None and not self._is_settled:
             await self._take(self._found, self.trouble)
 
@@ -197,5 +220,5 @@ class MachineWatch:
             logger.info("machine %s with %d GPUs", machine.name or "unnamed", len(machine.gpus))
         else:
             was, now = ({gpu.uuid for gpu in m.gpus} for m in (before, machine))
-            logger.warning("the machine changed; lost %s, found %s", sorted(was - now), sorted(now - was))
+            logger.warning("The machine changed. GPUs lost: %s. GPUs found: %s.", sorted(was - now), sorted(now - was))
         self.changed()

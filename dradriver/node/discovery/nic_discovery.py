@@ -1,7 +1,7 @@
-"""Network cards from /sys: RDMA devices, and where a server has none, its Ethernet interfaces.
+"""Network cards from /sys: the RDMA devices, or the Ethernet interfaces if the server has no RDMA devices.
 
-That is NCCL's way too: sockets only where no verbs device is. It also keeps a server's management port from being
-taken for the nearest NIC of a GPU.
+NCCL makes the same choice: it uses sockets only if there is no verbs device. So the driver never counts the server's
+management port as the nearest NIC of a GPU.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
 
 
 def read_nics(root: Path, tree: PciTree, problems: list[Problem], kept: KeptNics | None = None) -> tuple[FoundNic, ...]:
-    """Return the machine's NICs by discovery in /sys, also those that pods have, in order and at their best rates.
+    """Return the machine's NICs in order, including NICs that pods have now.
+
+    The rate of a NIC is the best rate that any reading has found.
 
     Args:
-        root: ``/``, or where the host's /sys is mounted.
+        root: ``/``, or the folder in which the host's /sys is mounted.
         tree: The PCI tree below the same root.
-        problems: Gets what was left out.
-        kept: The cards that were there before; gets those of this reading. None where nobody read before.
+        problems: This function adds a problem if NICs were left out.
+        kept: The cards of earlier readings. /sys does not show cards that pods have now, so they are found here. This
+            function adds the cards of this reading. None if no earlier reading is kept.
     """
     kept = KeptNics() if kept is None else kept
     cards = _with_gone(_rdma(root, tree, kept), kept, tree, rdma=True)
@@ -45,7 +48,11 @@ def read_nics(root: Path, tree: PciTree, problems: list[Problem], kept: KeptNics
 
 
 def _bounded(cards: list[FoundNic]) -> tuple[list[FoundNic], str]:
-    """Return the NICs to publish, and the count of each kind that is left out in words; empty for none."""
+    """Return the NICs to publish, and a text with the number of left-out NICs of each kind.
+
+    If there are more NICs than the driver publishes, virtual and scalable functions are left out first. The text is
+    empty if no NIC is left out.
+    """
     if len(cards) <= _MOST_NICS:
         return cards, ""
     whole = [card for card in cards if not card.nic.parent]
@@ -132,7 +139,16 @@ def _ethernet(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
 
 
 def _names(folder: Path, busids: Mapping[str, str], kept: KeptNics) -> dict[str, str]:
-    """Return each PCI function's NIC; a scalable function has the bus id of its card, and is not that card."""
+    """Return the name of the NIC of each PCI function, by the function's bus id.
+
+    The names are needed for the parents of virtual and scalable functions, so NICs that pods have now are included.
+    Scalable functions are left out, because they have the same bus id as their card.
+
+    Args:
+        folder: The folder of NICs in /sys/class.
+        busids: The bus id of each NIC in the folder, by name.
+        kept: The NICs of earlier readings.
+    """
     whole = {busid: name for name, busid in busids.items() if not nic_functions.scalable(folder / name / "device")}
     return kept.names() | whole
 
@@ -151,7 +167,16 @@ def _nic(
 ) -> FoundNic:
     """Return a NIC with the PCI functions that it sends through.
 
-    ``names`` has each PCI function's NIC, for the parents of virtual and scalable functions.
+    Args:
+        root: ``/``, or the folder in which the host's /sys is mounted.
+        tree: The PCI tree below the same root.
+        name: The NIC's name.
+        busid: Bus id of its PCI function; empty if there is none.
+        scalable: Name of its scalable function (``mlx5_core.sf.4``); empty for other NICs.
+        kind: ``infiniband``, ``roce``, ``efa`` or ``ethernet``; empty if unknown.
+        gbps: Line rate in GB/s; 0 if unknown.
+        members: The interfaces of a bond; empty for other NICs.
+        names: The name of each PCI function's NIC, for the parents of virtual and scalable functions.
     """
     # The cards that it sends through (several of a bond), their NUMA nodes, and the physical function of a virtual one.
     net = root / "sys/class/net"
@@ -171,20 +196,23 @@ def _nic(
 
 
 def _card(tree: PciTree, interface: Path) -> str:
-    """Return the network card behind an interface; empty for a virtual one, and for one behind USB."""
+    """Return the bus id of the network card behind an interface; empty for a virtual interface or a USB card."""
     busid = tree.above(interface / "device")
     return busid if tree.pci_class(busid).startswith("0x02") else ""
 
 
 def _members(root: Path, interface: str) -> tuple[str, ...]:
-    """Return the interfaces that a bond is made of, in the kernel's order; none for what is no bond."""
+    """Return the interfaces of a bond, in the kernel's order; empty if the interface is not a bond."""
     if not re.fullmatch(r"[^/\s]{1,15}", interface):
         return ()
     return tuple(sysfs.text(root / "sys/class/net" / interface / "bonding/slaves").split())
 
 
 def nic_paths(nics: Sequence[FoundNic], places: Sequence[Place], tree: PciTree) -> tuple[tuple[PathType, ...], ...]:
-    """Return nics x g PCIe paths from the discovered NICs to GPUs, of a bond those of its nearest member."""
+    """Return a matrix of the PCIe paths from the NICs (rows) to the GPUs (columns).
+
+    A bond has the path of its nearest member. ``places`` are the GPUs' places in the PCI tree.
+    """
     rows = []
     for card in nics:
         seats = [seat.place for busid in card.busids if (seat := tree.seat(busid))] or [Place(numa=card.nic.numa)]

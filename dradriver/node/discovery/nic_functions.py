@@ -1,4 +1,4 @@
-"""Functions of network cards, of which one card may have thousands: SR-IOV's virtual functions and scalable functions.
+"""Virtual functions (SR-IOV) and scalable functions of network cards; one card may have thousands of them.
 
 A virtual function is a PCI device with a link ``physfn``. A scalable function (mlx5, ice) is a device on the auxiliary
 bus, whose folder ``mlx5_core.sf.4`` is below that of the card (Linux,
@@ -23,14 +23,14 @@ def scalable(device: Path) -> str:
     """Return the name of a scalable function (``mlx5_core.sf.4``); empty for any other device.
 
     Args:
-        device: The device behind something in /sys, such as ``class/infiniband/mlx5_4/device``.
+        device: The ``device`` link of an entry in /sys, such as ``class/infiniband/mlx5_4/device``.
     """
     name = Path(os.path.realpath(device)).name
     return name if is_scalable(name) else ""
 
 
 def is_scalable(name: str) -> bool:
-    """Return whether a device's name is that of a scalable function."""
+    """Return whether a device name is the name of a scalable function."""
     return _SCALABLE.fullmatch(name) is not None
 
 
@@ -40,5 +40,8 @@ def is_function(device: Path) -> bool:
 
 
 def is_representor(interface: Path) -> bool:
-    """Return whether an interface is the card's end of a function's port, which sends nothing of its own."""
+    """Return whether an interface is a representor: the host's end of the port of a virtual or scalable function.
+
+    A representor sends no traffic of its own.
+    """
     return _REPRESENTOR.fullmatch(sysfs.text(interface / "phys_port_name")) is not None

@@ -1,4 +1,4 @@
-"""The PCI tree of /sys: where devices hang, how fast their links are, and which bridges stand above them."""
+"""The PCI tree of /sys: the place of each device, the speed of its link, and the bridges above it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _MOST_LANES = 64
 
 
 class Seat(msgspec.Struct, frozen=True):
-    """Where a device hangs.
+    """The place of a device in the PCI tree.
 
     Attributes:
         root: Root complex: ``pci0000:15``.
-        bridges: Bus ids of the switches' upstream ports from the root down, as NCCL counts them: from the device up,
-            every second level above its own port.
-        numa: NUMA node; None where /sys says -1.
+        bridges: Bus ids of the PCIe switches above the device, from the root down. A switch is named by its upstream
+            port. A switch has two bridges on the path, so these are every second bridge, as in NCCL.
+        numa: NUMA node; None if /sys has -1.
     """
 
     root: str
@@ -40,15 +40,15 @@ class Seat(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """Return the place of a PCI device, as ``paths.pcie_path`` compares it."""
+        """Return the place of a PCI device in the form that ``paths.pcie_path`` compares."""
         return Place(numa=self.numa, root=self.root, switches=self.bridges)
 
 
 class PciTree:
-    """The PCI devices of a server, each read once."""
+    """The PCI devices of a server. The place of each device is read once."""
 
     def __init__(self, root: Path) -> None:
-        """Read below ``root``."""
+        """Store the path of /sys below ``root``; each device is read when it is first needed."""
         self._devices = root / "sys/bus/pci/devices"
         self._auxiliary = root / "sys/bus/auxiliary/devices"
         self._seats: dict[str, Seat | None] = {}
@@ -64,16 +64,16 @@ class PciTree:
         return sysfs.text(self._devices / busid / "vendor")
 
     def has_auxiliary(self, name: str) -> bool:
-        """Return whether the PCI tree has a device on the auxiliary bus (``mlx5_core.sf.4``)."""
+        """Return whether the host has a device with this name on the auxiliary bus (``mlx5_core.sf.4``)."""
         return os.path.exists(self._auxiliary / name)
 
     def gpus(self) -> set[str]:
-        """Return the PCI bus ids of NVIDIA's GPUs, whichever driver has them: a virtual machine's have ``vfio-pci``."""
+        """Return the PCI bus ids of all NVIDIA GPUs, also of GPUs with another driver such as ``vfio-pci``."""
         nvidias = (busid for busid in sysfs.entries(self._devices) if self.vendor(busid) == _NVIDIA)
         return {busid for busid in nvidias if self.pci_class(busid).startswith(_DISPLAY)}
 
     def seat(self, busid: str) -> Seat | None:
-        """Return where a PCI device hangs, or None if /sys does not know it."""
+        """Return the place of a device in the PCI tree, or None if /sys does not know the device."""
         if busid not in self._seats:
             self._seats[busid] = self._read_seat(busid)
         return self._seats[busid]
@@ -89,7 +89,10 @@ class PciTree:
         return Seat(parts[roots[-1]], tuple(way[-3::-2][::-1]), self._numa(busid))
 
     def _folder(self, busid: str) -> Path:
-        """Return a device's folder without symbolic links, whose parent is the port above it."""
+        """Return a PCI device's real folder in /sys, with all links resolved.
+
+        The parent of this folder belongs to the port above the device in the PCI tree.
+        """
         if busid not in self._folders:
             self._folders[busid] = Path(os.path.realpath(self._devices / busid))
         return self._folders[busid]
@@ -99,18 +102,27 @@ class PciTree:
         return None if node is None or node < 0 else node
 
     def above(self, folder: Path) -> str:
-        """Return the bus id of the PCI device behind something in /sys (``class/net/eth0/device``); empty for none."""
+        """Return the bus id of the PCI device behind an entry in /sys (``class/net/eth0/device``).
+
+        The result is empty if there is no PCI device.
+        """
         if not os.path.exists(folder):
             return ""
         return next((part for part in reversed(Path(os.path.realpath(folder)).parts) if is_bus_id(part)), "")
 
     def gbps(self, busid: str) -> float | None:
-        """Return the bandwidth of a PCI device's own link as NCCL counts it, or None if /sys knows no speed."""
+        """Return the bandwidth of a PCI device's own link in GB/s, as NCCL counts it.
+
+        The result is None if /sys has no speed.
+        """
         speed, width = self._link(busid)
         return nccl_bandwidths.pci_gbps(speed, width) if speed in nccl_bandwidths.LINK_SPEEDS else None
 
     def listed(self, busids: Iterable[str]) -> tuple[PciDevice, ...]:
-        """Return the PCI devices that /sys knows and all bridges above them, parents first, by bus id."""
+        """Return these PCI devices, as far as /sys knows them, and all bridges above them.
+
+        Parents come before their children. Devices with the same parent are in the order of their bus ids.
+        """
         # By bus id of a bridge, or None at the top, the devices directly below it.
         below: dict[str | None, set[str]] = {}
         placed: set[str] = set()  # by who says it first: read while devices come and go, /sys may say two places
@@ -150,9 +162,9 @@ class PciTree:
         )
 
     def _link(self, busid: str) -> tuple[str, int]:
-        """Return the slower speed and the smaller width of the device and of the port above it, as NCCL does.
+        """Return the speed and width (lanes) of a device's PCIe link: the lower values of the device and its port.
 
-        A speed that is no number does not count; a width that is none counts as 0.
+        NCCL does the same. A speed that is not a number is ignored; a width that is not a number counts as 0.
         """
         device = self._folder(busid)
         own, port = (sysfs.text(folder / "max_link_speed") for folder in (device, device.parent))
@@ -163,6 +175,9 @@ class PciTree:
 
 
 def _rate(speed: str) -> float:
-    """Return the number that a speed starts with (``32.0 GT/s PCIe``), infinite where it starts with none."""
+    """Return the number at the start of a PCIe speed (``32.0 GT/s PCIe``).
+
+    The result is infinite if there is no number, so an unknown speed is never the lower of two.
+    """
     match = re.match(r"\d{1,4}(\.\d{1,4})?", speed)
     return float(match[0]) if match else float("inf")

@@ -1,4 +1,4 @@
-"""What could not be read of a machine: a line in the log, and never the end of a reading."""
+"""Facts that could not be read from a machine: the agent logs each, and the reading continues."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that could not be read, or contradicts itself.
+    """A fact that could not be read, or that contradicts another fact.
 
     Attributes:
         where: ``GPU 3``, ``GPU 0 - GPU 3``, ``GPU 3 link 5``, ``NIC mlx5_0`` or ``machine``.
-        what: Name of the query, or what was looked at.
-        said: What came instead, and what was made of it.
+        what: Name of the query or of the fact.
+        said: The answer to the query, and the value that is used instead.
     """
 
     where: str
@@ -26,7 +26,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def log_changes(logger: logging.Logger, before: Collection[Problem], now: Collection[Problem]) -> None:
-    """Log each problem that a reading is the first to have, and each that it has no more."""
+    """Log each problem that is new in a reading, and each problem that is over."""
     for problem in now:
         if problem not in before:
             logger.warning("%s", problem)

@@ -1,4 +1,4 @@
-"""What is broken on a simulated machine: a file, which ``gputopo fault`` writes and the node agent reads."""
+"""The failures of a simulated machine, in a file that ``gputopo fault`` writes and the node agent reads."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _MOST_LINK: Final = 127
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What is broken of one GPU.
+    """The failures of one simulated GPU.
 
     Attributes:
-        lost: It has fallen off the bus.
-        nvlink: Numbers of its NVLinks that are down: first those to switches, then those to its peers in their order.
+        lost: Whether the GPU has fallen off the bus.
+        nvlink: Numbers of the GPU's NVLinks that are down. Links to switches have the lowest numbers. Then come the
+            links to other GPUs, in the order of these GPUs.
         xid: An XID in the kernel's log.
         faults: Other kinds of faults.
     """
@@ -40,32 +41,32 @@ Failures = Mapping[str, Failure]
 
 
 def path(folder: Path, node: str) -> Path:
-    """Return the file with the simulated failures of a node: several may share a folder."""
+    """Return the file with the simulated failures of a node; several nodes may share a folder."""
     return folder / f"{node}.json"
 
 
 def read(file: Path) -> Failures:
-    """Return the simulated failures that a file names; none without a file.
+    """Return the simulated failures in a file; empty if there is no file.
 
     Raises:
-        SetupError: It cannot be read, or says what is none.
+        SetupError: The file cannot be read, or names an impossible failure.
     """
     try:
         failures = msgspec.json.decode(file.read_bytes(), type=dict[str, Failure])
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError, UnicodeError) as error:
-        raise SetupError(f"{file}: {error}; write it with gputopo fault fail") from error
+        raise SetupError(f"{file}: {error}. Write it with gputopo fault fail.") from error
     for failure in failures.values():
         check(failure)
     return failures
 
 
 def write(file: Path, failures: Failures) -> None:
-    """Write the simulated failures into a file; if nothing is broken, remove it.
+    """Write the simulated failures into a file; if there are none, remove the file.
 
     Raises:
-        SetupError: It cannot be written, or a failure is none.
+        SetupError: The file cannot be written, or a failure is impossible.
     """
     for failure in failures.values():
         check(failure)
@@ -76,17 +77,17 @@ def write(file: Path, failures: Failures) -> None:
         else:
             atomic_files.remove(file)
     except OSError as error:
-        raise SetupError(f"{file}: {error}; run it on the node, as root, or name another --dir") from error
+        raise SetupError(f"{file}: {error}. Run the command on the node, as root, or name another --dir.") from error
 
 
 def check(failure: Failure) -> None:
-    """Raise ``SetupError`` unless a simulated GPU can fail in this way.
+    """Check that a simulated GPU can have these failures; raise if not.
 
     Raises:
-        SetupError: It cannot.
+        SetupError: The failure is impossible; the message says why.
     """
     if unknown := set(failure.faults) - KINDS.keys():
-        raise SetupError(f"{min(unknown)[:32]!r} is no kind of fault; known: {', '.join(sorted(KINDS))}")
+        raise SetupError(f"{min(unknown)[:32]!r} is no kind of fault. Write one of {', '.join(sorted(KINDS))}.")
     if failure.xid is not None and not 0 < failure.xid < 1000:
         raise SetupError(f"XID {failure.xid}: write a number from 1 to 999")
     if any(not 0 <= link <= _MOST_LINK for link in failure.nvlink):
@@ -94,10 +95,12 @@ def check(failure: Failure) -> None:
 
 
 def name(text: str) -> str:
-    """Return how the file of simulated failures names a GPU: ``gpu-3`` for 3, gpu3 and gpu-3.
+    """Return the name of a GPU in the file of simulated failures, from the text that a user typed.
+
+    The name for ``3``, ``gpu3`` and ``gpu-3`` is ``gpu-3``. A uuid stays a uuid, in lower case.
 
     Raises:
-        SetupError: It is neither.
+        SetupError: The text is neither a GPU's number nor a uuid.
     """
     match = _GPU.fullmatch(text)
     if match is not None:
@@ -108,12 +111,15 @@ def name(text: str) -> str:
 
 
 def of(failures: Failures, gpu: Gpu) -> Failure | None:
-    """Return the simulated failures of a GPU of the whole machine."""
+    """Return the simulated failures of a GPU; None if it has none."""
     return failures.get(gpu.uuid) or failures.get(f"gpu-{gpu.index}")
 
 
 def applied(machine: Machine, failures: Failures) -> Machine:
-    """Return the machine without the links that simulated failures took down; lost GPUs are still there."""
+    """Return a copy of the machine without the links that simulated failures broke.
+
+    Lost GPUs stay in the copy; ``simulated_machine`` removes them.
+    """
     gpus = list(machine.gpus)
     links = [list(row) for row in machine.links]
 
@@ -143,7 +149,7 @@ def applied(machine: Machine, failures: Failures) -> Machine:
 
 
 def faults(machine: Machine, failures: Failures) -> dict[str, tuple[Fault, ...]]:
-    """Return the faults that the file of simulated failures names, by uuid."""
+    """Return the faults that the simulated failures name for each GPU, by uuid."""
     by_uuid: dict[str, tuple[Fault, ...]] = {}
     for gpu in machine.gpus:
         failure = of(failures, gpu)

@@ -1,4 +1,4 @@
-"""A profile's machine in place of a real one: everything but CUDA works with it."""
+"""A simulated machine from a profile, in place of a real one; everything except CUDA works with it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ENUMERATED: Final = ".enumerated"  # how the files end that agents of simulated
 
 
 class _Enumerated(msgspec.Struct, frozen=True):
-    """Which GPUs were missing when the driver numbered the others, in which boot and load of the driver.
+    """A record of the last time that the simulated driver numbered the GPUs.
 
     Attributes:
-        loaded: The boot and load.
-        without: The uuids of the missing GPUs.
+        loaded: Id of the boot and of the load of the driver in which the driver numbered the GPUs.
+        without: The uuids of the GPUs that were missing then, so they got no number.
         gpus: The uuids of all GPUs of the whole machine, by number; for ``gputopo fault``.
     """
 
@@ -41,17 +41,20 @@ class _Enumerated(msgspec.Struct, frozen=True):
 
 
 class Simulated:
-    """The machine of a profile or file, with uuids of this node's own.
+    """The machine of a profile or file, with uuids that are unique to this node.
 
-    Where the folder holds a file ``lost`` with one GPU a line (uuid, or index in the whole machine), those GPUs are
-    gone. The others keep their indices, as NVML's do, until the node is booted or the driver is loaded anew: then those
-    that are there are numbered again. What else is broken stands in the node's file of ``simulated_failures``. A file
-    ``processes`` has a line for each process: the GPU's uuid and the pid. A file ``work`` has one for each GPU of which
-    it is known whether it works: its uuid, and in how much of the time, in percent.
+    Files in the folder change the machine:
+
+    - ``lost``: one GPU per line (uuid, or index in the whole machine). These GPUs are missing. The others keep their
+      indices, as with NVML, until the node is rebooted or the driver is loaded again. Then the remaining GPUs are
+      numbered again.
+    - The node's file of ``simulated_failures``: other failures.
+    - ``processes``: a line for each process, with the GPU's uuid and the pid.
+    - ``work``: a line for each GPU that has known work, with its uuid and the percentage of time in which it works.
 
     Attributes:
-        faults: What was wrong with GPUs at the last reading.
-        vendor: Whose GPUs they are.
+        faults: The faults of GPUs at the last reading.
+        vendor: The vendor of the GPUs.
     """
 
     sound: frozenset[str] = frozenset()
@@ -69,15 +72,16 @@ class Simulated:
         loaded: Callable[[], str] = str,
         edits_of: Mapping[str, Callable[[Gpu], Edits]] = MappingProxyType({}),
     ) -> None:
-        """Read the machine once.
+        """Read the profile or file of the machine.
 
         Args:
             source: A profile or a file.
             node: The node's name.
-            folder: The folder with the files that say what is broken.
-            seen: Gives a GPU of NVIDIA as it is now, changed as claims and administrators do.
-            loaded: Says which boot, and which load of the driver, this is.
-            edits_of: By vendor: a function that returns what a container gets for a GPU. Nothing for other vendors.
+            folder: The folder with the files that describe failures.
+            seen: Returns a copy of an NVIDIA GPU with the MIG mode and MIG devices that it has now.
+            loaded: Returns an id that is new after each boot and each load of the simulated driver.
+            edits_of: By vendor, a function that returns the container edits of a GPU. For a vendor without an entry,
+                containers get no edits.
         """
         self._whole = load.read_machine(source, seed=node)
         self.vendor = self._whole.vendor
@@ -103,11 +107,11 @@ class Simulated:
         return frozenset(gpu.uuid for gpu in self._whole.gpus)
 
     def edits(self, gpu: Gpu) -> Edits:
-        """Return the device nodes of a simulated GPU, with one behind them that every host has."""
+        """Return the container edits of a simulated GPU: its device nodes, which are ``/dev/null`` on the host."""
         return Edits() if self._given is None else self._given(gpu)
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Return the pids that the file ``processes`` names for each simulated GPU.
+        """Return the process ids that the file ``processes`` names for each simulated GPU.
 
         Raises:
             SetupError: The file cannot be read.
@@ -116,11 +120,11 @@ class Simulated:
         try:
             pairs = [(gpu, int(pid)) for gpu, pid in zip(words[::2], words[1::2], strict=True)]
         except ValueError as error:
-            raise SetupError(f"{self._processes}: {error}; write a GPU's uuid and a pid a line") from error
+            raise SetupError(f"{self._processes}: {error}. Write a GPU's UUID and a pid in each line.") from error
         return {gpu: tuple(sorted(pid for uuid, pid in pairs if uuid == gpu)) for gpu in gpus}
 
     def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
-        """Return the work that the file ``work`` says each simulated GPU did.
+        """Return the work of each simulated GPU, from the file ``work``.
 
         Raises:
             SetupError: A file cannot be read.
@@ -129,7 +133,7 @@ class Simulated:
         try:
             percent = {gpu: int(said) for gpu, said in zip(words[::2], words[1::2], strict=True)}
         except ValueError as error:
-            raise SetupError(f"{self._work}: {error}; write a GPU's uuid and percent a line") from error
+            raise SetupError(f"{self._work}: {error}. Write a GPU's UUID and a percentage in each line.") from error
         some = [gpu for gpu in gpus if gpu in percent]
         pids = self.processes(some)
         return {gpu: GpuWork(percent[gpu], frozenset(pids[gpu] if percent[gpu] else ())) for gpu in some}
@@ -158,7 +162,10 @@ class Simulated:
         return left
 
     def _numbered(self, remaining: Machine) -> Machine:
-        """Return the remaining machine, with the numbers that its driver gave the GPUs."""
+        """Return the machine with the numbers that the simulated driver gave its GPUs.
+
+        ``remaining`` is the machine without lost GPUs.
+        """
         present = {gpu.uuid for gpu in remaining.gpus}
         missing = frozenset(gpu.uuid for gpu in self._whole.gpus) - present
 
@@ -187,7 +194,11 @@ class Simulated:
         return msgspec.structs.replace(remaining, gpus=gpus)
 
     def _links_lost(self, machine: Machine) -> dict[str, tuple[Fault, ...]]:
-        """Return the fault of each GPU that has fewer links than it should: others' GPUs do not all have as many."""
+        """Return the link faults of GPUs, by uuid.
+
+        A GPU of NVIDIA is compared with GPUs of the same product. A GPU of another vendor is compared with the profile,
+        because the GPUs of these vendors do not all have the same number of links.
+        """
         now = link_faults.of_machine(machine)
         if self.vendor is NVIDIA:
             return link_faults.refused(machine, peer_access.kept_off(machine)) | link_faults.lost(now)
@@ -199,7 +210,7 @@ class Simulated:
         }
 
     def close(self) -> None:
-        """Close a simulated machine: nothing is open."""
+        """Do nothing, because a simulated machine keeps nothing open."""
 
 
 def _enumerated_file(folder: Path, node: str) -> Path:
@@ -207,7 +218,7 @@ def _enumerated_file(folder: Path, node: str) -> Path:
 
 
 def gpus_of(folder: Path, node: str) -> tuple[str, ...]:
-    """Return the uuids of a simulated node's GPUs by number, as its agent has written them.
+    """Return the uuids of a simulated node's GPUs by number, from the file that its agent wrote.
 
     Raises:
         SetupError: No agent of a simulated machine has run for that node, or its file cannot be read.
@@ -218,8 +229,8 @@ def gpus_of(folder: Path, node: str) -> tuple[str, ...]:
         known = sorted(path.name.removesuffix(_ENUMERATED) for path in folder.glob(f"*{_ENUMERATED}"))
         raise SetupError(
             f"node {node[:253]} has no simulated machine in {folder}, which has "
-            f"{', '.join(known) or 'none at all'}; only demo nodes can be broken, where their agent runs: a real "
-            "machine never is"
+            f"{', '.join(known) or 'none at all'}. Only demo nodes can have simulated faults. Run the command "
+            "where their agent runs."
         ) from None
     except (OSError, msgspec.MsgspecError, UnicodeError) as error:
         raise SetupError(f"{folder}: what the agent of node {node[:253]} wrote cannot be read: {error}") from error
@@ -231,20 +242,25 @@ def _words(path: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except (OSError, UnicodeError) as error:
-        raise SetupError(f"{path}: {error}; write one GPU a line") from error
+        raise SetupError(f"{path}: {error}. Write one GPU in each line.") from error
 
 
 def source_for(node: str, *, machines: Mapping[str, str], default: str | None) -> str:
-    """Return the profile or file that stands for a node as its simulated machine.
+    """Return the profile or file of a node's simulated machine.
+
+    Args:
+        node: The node's name.
+        machines: A profile or file for single nodes, by node name.
+        default: The profile or file of all other nodes; None if there is none.
 
     Raises:
-        SetupError: Neither the node nor a default is given.
+        SetupError: There is neither a profile for the node nor a default.
     """
     source = machines.get(node, default)
     if source is None:
         raise SetupError(
-            f"no simulated machine for node {node}: give --simulated-default=PROFILE or "
-            f"--simulated-machine={node}=PROFILE; profiles: {', '.join(profiles.names())}"
+            f"node {node} has no simulated machine. Write --simulated-default=PROFILE or "
+            f"--simulated-machine={node}=PROFILE. Profiles: {', '.join(profiles.names())}"
         )
     return source
 

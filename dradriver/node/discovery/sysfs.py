@@ -1,6 +1,7 @@
-"""What the kernel says of a server as a whole: NUMA nodes, CPU model, name. Read below a root, for tests and pods.
+"""Facts about a server from the kernel: NUMA nodes, CPU model, name.
 
-What cannot be read or is not in the kernel's form is left empty: one odd file never hides a machine.
+Tests, and agents in a pod, read these facts in a copy of /sys below another root folder than ``/``. A fact that cannot
+be read, or that has an unknown form, is left empty. So one file with odd content never hides a whole machine.
 """
 
 from __future__ import annotations
@@ -43,15 +44,16 @@ def text(path: Path) -> str:
 
 
 def number(path: Path) -> int | None:
-    """Return the whole number that a file of /sys holds, or None if it holds none."""
+    """Return the whole number in a file of /sys; None if the file has no number."""
     found = text(path)
     return int(found) if _NUMBER.fullmatch(found) else None
 
 
 def entries(folder: Path) -> list[str]:
-    """Return the names in a folder of /sys in natural order; none if it cannot be read.
+    """Return the names in a folder of /sys in natural order; empty if the folder cannot be read.
 
-    A name that is no printable text (``listdir`` has a surrogate for a byte that is no UTF-8) is left out.
+    A name that is not printable text is left out. (For a byte that is not UTF-8, ``os.listdir`` returns a surrogate,
+    which is not printable.)
     """
     try:
         return sorted(filter(str.isprintable, os.listdir(folder)), key=natural)
@@ -60,7 +62,7 @@ def entries(folder: Path) -> list[str]:
 
 
 def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
-    """Return all NUMA nodes that /sys has, by id, those without CPUs included."""
+    """Return all NUMA nodes that /sys has, by id. NUMA nodes without CPUs are included."""
     folder = root / "sys/devices/system/node"
     ids = sorted({int(match[1]) for name in entries(folder) if (match := _NODE.fullmatch(name))})
     nodes = []
@@ -78,15 +80,14 @@ def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
 
 
 def cpu(root: Path, *, proc_root: Path | None = None) -> tuple[Cpu | None, bool | None]:
-    """Return the model of the server's first CPU, and whether it is a virtual machine.
+    """Return the model of the server's first CPU, and whether the server is a virtual machine.
 
-    Both come from /sys and /proc, and are None if unknown.
-
-    An x86 CPU has a flag for virtual machines. For others the firmware's texts decide.
+    Both values come from /sys and /proc. Each is None if unknown. An x86 CPU has a flag for virtual machines. For other
+    CPUs the vendor and product names of the firmware decide.
 
     Args:
-        root: Where the host's /sys is.
-        proc_root: Where /proc is; None for ``root``.
+        root: Folder that contains the host's /sys.
+        proc_root: Folder that contains /proc; None for ``root``.
     """
     # The fields of the first CPU in /proc/cpuinfo; x86 has "vendor_id", ARM "CPU implementer", POWER "cpu".
     fields: dict[str, str] = {}
@@ -112,7 +113,10 @@ def _decimal(digits: str) -> int:
 
 
 def _virtual(root: Path) -> bool | None:
-    """Return whether the firmware is a hypervisor's; None where it says nothing of itself."""
+    """Return whether the server is a virtual machine, by its firmware's vendor and product names.
+
+    The result is None if the firmware has neither name.
+    """
     vendor, product = (text(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
     if vendor == _AMAZON:
         return ".metal" not in product
@@ -122,5 +126,5 @@ def _virtual(root: Path) -> bool | None:
 
 
 def product_name(root: Path) -> str:
-    """Return from /sys the server's product name as its firmware has it (``DGXH100``); empty without one."""
+    """Return the server's product name from /sys, as the firmware has it (``DGXH100``); empty if there is none."""
     return text(root / "sys/class/dmi/id/product_name")[:128]

@@ -1,8 +1,11 @@
-"""Whether the container runtime gives containers CDI devices: where it does not, they start without a GPU, in silence.
+"""Checks whether the container runtime gives CDI devices to containers.
 
-containerd 1.7 does not unless it is told to, later ones do (``enable_cdi`` of its CRI plugin); CRI-O always does. A
-host may have more than one, of which the kubelet uses one: that of another kind is not asked, and where one of several
-containerds gives them, nobody knows that it is not the one.
+If it does not, containers start without a GPU, and no program reports an error. containerd 1.7 supports CDI only if it
+is configured (``enable_cdi`` of its CRI plugin). Later releases support it by default. CRI-O always supports it. Other
+runtimes are not checked.
+
+A host may have more than one containerd, and the kubelet uses one of them. If one of them gives CDI devices, the check
+passes, because the kubelet may use that one.
 """
 
 from __future__ import annotations
@@ -42,7 +45,10 @@ class _Config(msgspec.Struct):
 
 
 class RuntimeWatch:
-    """Asks the node's containerd now and then, and tells the record."""
+    """Checks at an interval whether the node's containerd gives CDI devices.
+
+    If not, this is reported as a fault of all GPUs to ``Record``, which decides when a fault counts.
+    """
 
     def __init__(
         self,
@@ -53,14 +59,15 @@ class RuntimeWatch:
         *,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        """Ask nothing yet.
+        """Store the arguments; check nothing yet.
 
         Args:
-            record: Is told.
-            host_root: Where the host's files are.
-            machine: Gives the node's machine, None while nobody knows it.
-            kubelets: Gives the runtime that the kubelet uses, as the Node names it; empty while nobody knows.
-            interval_s: How often to ask.
+            record: Receives the faults.
+            host_root: Folder that contains the host's files.
+            machine: Returns the node's machine; None while it is unknown.
+            kubelets: Returns the name of the runtime that the kubelet uses, from the Node's status; empty while it is
+                unknown.
+            interval_s: Seconds between two checks.
         """
         self._record = record
         self._host_root = host_root
@@ -79,9 +86,10 @@ class RuntimeWatch:
 
 
 async def trouble(host_root: Path) -> str | None:
-    """Return why the container runtime would give containers no GPU; None if it gives them theirs, or does not say.
+    """Return why the container runtime would give containers no GPU; None if it gives GPUs, or if unknown.
 
-    One that is not up, or knows no such word, says nothing: that is no reason to keep pods away.
+    It is unknown if the runtime does not answer or does not report the setting. An unknown setting does not keep pods
+    off the GPUs.
     """
     said = {await _cdi(path) for path in _sockets(host_root)}
     return OFF if False in said and True not in said else None
@@ -95,7 +103,7 @@ def _sockets(host_root: Path) -> list[Path]:
 
 
 async def _cdi(path: Path) -> bool | None:
-    """Return whether a containerd gives CDI devices, by its configuration; None where it does not say."""
+    """Return whether a containerd gives CDI devices, by its configuration; None if this is unknown."""
     try:
         async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
             stub = runtime_pb2_grpc.RuntimeServiceStub(channel)  # type: ignore[no-untyped-call]

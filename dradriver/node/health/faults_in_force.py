@@ -1,4 +1,7 @@
-"""The faults of GPUs that are in force: at once or after a while, until they have been gone for a while."""
+"""The faults of GPUs that are in force.
+
+A fault comes into force when it was seen for long enough, and is over when it was gone for long enough.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _MOST_TAINTS: Final = 4  # of a device in Kubernetes 1.34, resource/v1 types.go;
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A fault that is in force, since when (seconds since 1970)."""
+    """A fault that is in force, and when it came into force, in seconds since 1970."""
 
     fault: Fault
     since: float
@@ -40,13 +43,16 @@ class _Seen(msgspec.Struct):
 
 
 class Record:
-    """The faults of this node's GPUs, from several sources that look independently.
+    """The faults of this node's GPUs. Several independent sources report to it.
 
-    A fault that stands keeps its words and its time, whatever is seen later: a slice is not written again because a
-    number changed. One that is over and comes again within an hour must be gone four times as long as the last time.
+    Sources are, for example, the readings of the GPUs and the kernel's log.
+
+    A fault in force keeps its text and its time, even if later reports differ. Otherwise a number in the text that
+    changes would cause a new write of the slice. A fault that comes again within an hour is over only after a longer
+    absence: four times as long as the last time.
 
     Attributes:
-        changed: Told whenever a fault came into force or is over.
+        changed: An ``event.Event`` that occurs when a fault came into force or is over.
     """
 
     def __init__(
@@ -55,11 +61,11 @@ class Record:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Make an empty record.
+        """Create an empty record.
 
         Args:
-            clock: Seconds that only grow.
-            wall: Seconds since 1970.
+            clock: Returns seconds that never go back.
+            wall: Returns seconds since 1970.
         """
         self.changed: Event[[]] = Event()
         self._clock = clock
@@ -69,13 +75,13 @@ class Record:
         self._over: dict[tuple[str, str], tuple[float, float]] = {}  # when, and how long it had to be gone
 
     def tell(self, source: str, faults: Faults) -> None:
-        """Update the faults in force by what a source sees now.
+        """Update the faults in force with what a source sees now.
 
-        If a source does not see a fault any more, the fault is over for that source. A source must look regularly: a
-        fault comes into force when it was seen for a while, and ends when it was gone for a while.
+        A source must call this method regularly, because a fault must be seen, or be gone, for a while. A fault that a
+        source does not name any more is gone for this source.
 
         Args:
-            source: Who looks, such as "driver".
+            source: Name of the source, such as "driver".
             faults: All faults that the source sees now, by the GPU's uuid.
         """
         self._sources[source] = {(uuid, fault.kind): fault for uuid, some in faults.items() for fault in some}
@@ -120,10 +126,12 @@ class Record:
         return max(usual_s, min(4 * max(before_s, _FIRST_S), MOST_S))
 
     def adopt(self, published: Collection[tuple[str, str]]) -> None:
-        """Put faults that are seen now in force at once if an earlier agent has published their taints.
+        """Let faults count at once, without waiting, if an earlier agent has published their taints.
+
+        Only faults that are seen now are affected. So a restart of the agent does not remove a taint for a while.
 
         Args:
-            published: Names of devices with keys of their taints.
+            published: Pairs of a device name and the key of its taint.
         """
         changed = False
         for (uuid, _), known in self._seen.items():
@@ -135,7 +143,8 @@ class Record:
 
     def _comes(self, uuid: str, known: _Seen, wall: float) -> None:
         known.since = wall
-        logger.warning("GPU %s: %s. %s", uuid, known.fault.said, known.fault.advice)
+        fault_text = known.fault.said
+        logger.warning("GPU %s: %s. %s", uuid, fault_text, known.fault.advice)
 
     def _tell(self) -> None:
         counts = Counter(kind for (_, kind), seen in self._seen.items() if seen.since is not None)
@@ -144,7 +153,10 @@ class Record:
         self.changed()
 
     def standing(self) -> dict[str, tuple[Standing, ...]]:
-        """Return the faults in force by uuid, those that keep pods away first."""
+        """Return the faults in force by uuid.
+
+        The faults that keep pods off the GPU come first.
+        """
         by_uuid: dict[str, list[Standing]] = {}
         for (uuid, _), known in sorted(self._seen.items()):
             if known.since is not None:

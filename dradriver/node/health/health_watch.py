@@ -1,4 +1,4 @@
-"""Combines what readings and the kernel's log say of the GPUs' health."""
+"""Combines the faults from readings and from the kernel's log into the GPUs' health."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from dradriver.topology.machine import Machine
 
 INTERVAL_S: Final = 5.0
 REMEMBERED_S: Final = 7 * 24 * 3600  # how long a GPU is told of as lost
-_LOST: Final = Fault("lost", "", "it is not on the node any more")
+_LOST: Final = Fault("lost", "", "the GPU is not on the node any more")
 
 
 class HealthWatch:
-    """Tells the record what is wrong; the kernel's log is looked at also while the driver hangs."""
+    """Finds the faults of GPUs in each reading and in the kernel's log, and reports them to ``Record``.
+
+    ``Record`` decides when a fault comes into force. The kernel's log is read even while the driver hangs.
+    """
 
     def __init__(
         self,
@@ -35,14 +38,14 @@ class HealthWatch:
         interval_s: float = INTERVAL_S,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Look at nothing yet.
+        """Store the arguments; read nothing yet.
 
         Args:
             record: Receives the faults.
-            discovery: Gives the faults that the last reading found.
+            discovery: Provides the faults that the last reading found.
             log: The kernel log; None for simulated GPUs.
-            interval_s: Seconds between two looks at the log.
-            wall: Gives seconds since 1970.
+            interval_s: Seconds between two readings of the log.
+            wall: Returns seconds since 1970.
         """
         self._record = record
         self._discovery = discovery
@@ -64,11 +67,11 @@ class HealthWatch:
         self._switched: set[str] = set()  # GPUs that switches join
 
     def looked(self, machine: Machine | None, trouble: str | None) -> None:
-        """Update the GPUs' health by a reading, or by the lack of one.
+        """Update the GPUs' health after the machine was read, or could not be read.
 
         Args:
-            machine: As it was last read, or published by an agent before; None where nobody knows.
-            trouble: What keeps it from being read; None while it can be.
+            machine: The machine as it was last read, or as an earlier agent published it; None if it is unknown.
+            trouble: The reason why the machine cannot be read; None if it can be read.
         """
         self._record.tell("driver", of_all(machine, trouble, kind="driver"))
         self._tell("gpus", self._discovery.faults)
@@ -87,7 +90,10 @@ class HealthWatch:
             self._log.found.clear()
 
     def _locate(self, uuids: Mapping[str, str]) -> None:
-        """Take in which GPU is at which bus id: what was reported follows the GPU, whatever is in its place now."""
+        """Store which GPU is at which PCI bus id; ``uuids`` has the GPUs' uuids by bus id.
+
+        If a GPU has a new bus id, the log's reports move with the GPU.
+        """
         moved = {uuid for uuid in uuids.values() if uuid in self._uuids.values()}
         moved -= {uuid for name, uuid in self._uuids.items() if uuids.get(name) == uuid}
         replaced = {name for name, uuid in self._uuids.items() if uuids.get(name, uuid) != uuid}
@@ -107,7 +113,12 @@ class HealthWatch:
         self._uuids |= uuids
 
     def _take(self, machine: Machine, there: set[str]) -> None:
-        """Take in which GPUs are there."""
+        """Store which GPUs are present, and find out which GPUs are lost or replaced.
+
+        Args:
+            machine: The machine.
+            there: Uuids of the GPUs that are present, also of those that cannot be given to containers.
+        """
         # On the first reading nobody knows which GPUs are new.
         came = {gpu.pci for gpu in machine.gpus if gpu.uuid not in self._places} if self._present is not None else set()
         self._known |= there
@@ -123,11 +134,11 @@ class HealthWatch:
         self._tell_lost()
 
     def adopt(self, published: Collection[LostGpu], earlier: Machine | None = None) -> None:
-        """Take over the lost GPUs that an earlier agent published and this one never saw.
+        """Add lost GPUs that an earlier agent reported and that this agent never saw.
 
-        A GPU that was replaced is left out. Another GPU at its PCI address has replaced it only if that GPU was not on
-        the node before: addresses move to other GPUs when the bus is numbered again. Before the first reading the
-        arguments are kept, and used with it.
+        A GPU is left out if a new GPU at its PCI address has replaced it. A GPU that was on the node before is not new:
+        it may have got the address because the PCI bus was numbered again. If this method is called before the first
+        reading, the arguments are stored and used after that reading.
 
         Args:
             published: The lost GPUs.
@@ -163,16 +174,19 @@ class HealthWatch:
             self._tell_lost()
 
     def lost(self) -> tuple[LostGpu, ...]:
-        """Return the GPUs that the health watch counts as lost and not replaced, by index; none before a reading."""
+        """Return the GPUs that are lost and not replaced, sorted by index.
+
+        The result is empty before the first reading of the machine.
+        """
         gone = [self._places[uuid] for uuid in self._gone() - self._replaced if uuid in self._places]
         return tuple(sorted(msgspec.structs.replace(gpu, since=self._lost_since.get(gpu.uuid, 0)) for gpu in gone))
 
     def _gone(self) -> set[str]:
-        """Return the GPUs that are told of as lost, by uuid."""
+        """Return the uuids of the GPUs that are reported as lost."""
         return set() if self._present is None else self._known - self._present
 
     def place(self, uuid: str) -> LostGpu | None:
-        """Return index and PCI address of a GPU as the health watch last saw it; None if it was never seen."""
+        """Return the last known index and PCI address of a GPU; None if never seen."""
         return self._places.get(uuid)
 
     def _tell_lost(self) -> None:
@@ -202,7 +216,11 @@ class HealthWatch:
         self._tell("kernel", self._log.reports.faults(self._uuids, self._switched & (self._present or set())))
 
     def _tell(self, source: str, faults: Faults) -> None:
-        """Tell the record of faults, and of those that the other GPU of a package has for them."""
+        """Report a source's faults to the record; mark the other GPU of each package, too.
+
+        A package has two GPUs, which are reset together. So a fault that keeps pods off one GPU keeps them off the
+        other GPU, too.
+        """
         self._record.tell(source, faults)
         self._own[source] = faults
         if not self._pairs:
@@ -220,4 +238,4 @@ class HealthWatch:
 
 
 def _beside(uuid: str, fault: Fault) -> Fault:
-    return Fault("package", "", f"GPU {uuid} of its package: {fault.said}")
+    return Fault("package", "", f"GPU {uuid} of the same package has a fault: {fault.said}")

@@ -1,8 +1,8 @@
-"""The kernel's log: its records, given to whoever knows what a vendor's driver reports there.
+"""The kernel's log: reads its records and passes them to the code that knows a vendor's driver.
 
-The log is read and nothing is asked of the driver, so it tells of a GPU also while the driver hangs. A record is
-``<facility and level>,<number>,<microseconds>,<flags>;<text>`` (Linux Documentation/ABI/testing/dev-kmsg); only the
-kernel's own have facility 0, so no process can pretend.
+This works even while the driver hangs, because the driver is not called. A record is ``<facility and
+level>,<number>,<microseconds>,<flags>;<text>`` (Linux Documentation/ABI/testing/dev-kmsg). Only the kernel's own
+records have facility 0, so a process cannot forge a record.
 """
 
 from __future__ import annotations
@@ -26,48 +26,66 @@ _MOST_AT_ONCE: Final = 20_000
 
 
 class Reports(Protocol):
-    """What a vendor's driver reports in the kernel's log.
+    """The reports of a vendor's driver in the kernel's log.
 
-    It names GPUs by bus id (``0000:06:00.0``). What was reported of a GPU that is not at its bus id any more is kept
-    under its uuid.
+    The driver names GPUs by PCI bus id (``0000:06:00.0``). If a GPU is not at its bus id any more, its reports are
+    stored under its uuid.
     """
 
     def take(self, text: str, at_s: float) -> None:
-        """Take one record of the kernel's log: its text, and when it came, seconds of the log's clock."""
+        """Process one record of the kernel's log.
+
+        Args:
+            text: The record's text.
+            at_s: The record's time, in seconds of the log's clock.
+        """
 
     def sound(self, busids: Collection[str], said_s: float) -> None:
-        """Forget old reports of the kernel's log about GPUs whose driver said later that they need no action."""
+        """Forget old reports about GPUs that need no action, according to the driver.
+
+        Args:
+            busids: Bus ids of these GPUs.
+            said_s: When the driver said so, in seconds of the monotonic clock. Newer reports stay.
+        """
 
     def reset(self, busids: Iterable[str]) -> None:
-        """Forget all reports of the kernel's log about GPUs that were reset since."""
+        """Forget all reports about these GPUs, because the GPUs were reset after the reports."""
 
     def move(self, name: str, to: str) -> None:
-        """Keep the reports of the kernel's log about a GPU under another name, too."""
+        """Move the reports about a GPU to another name.
+
+        This is needed when a GPU has left its bus id.
+
+        Args:
+            name: The name under which the reports are stored: a bus id, or a uuid for a GPU without a known bus id.
+            to: The new name.
+        """
 
     def faults(self, uuids: Mapping[str, str], switched: Collection[str] = ()) -> dict[str, tuple[Fault, ...]]:
         """Return the faults that the kernel's log reported, by uuid.
 
         Args:
-            uuids: The GPUs' uuids by the names under which reports are kept.
-            switched: Uuids of those that switches join; empty where nobody knows.
+            uuids: The GPUs' uuids, by the names under which reports are stored.
+            switched: Uuids of the GPUs that are connected to NVSwitches; empty if this is unknown.
         """
 
 
 class KernelLog:
-    """The kernel's log since the node started, as far as it goes back.
+    """The kernel's log since the node started, as far as the kernel still has it.
 
-    A device that the kernel finds on the bus, at the start or later, begins without reports.
+    If the kernel finds a device on the bus, at boot or later, all earlier reports about the device are forgotten.
 
     Attributes:
-        found: Bus ids at which it found a device since this was emptied.
+        found: Bus ids at which the kernel found a device, at boot or later. ``HealthWatch`` empties the set after each
+            reading of the machine.
     """
 
     def __init__(self, path: Path, reports: Reports) -> None:
-        """Read nothing yet.
+        """Store the arguments; read nothing yet.
 
         Args:
             path: ``/dev/kmsg``.
-            reports: Is given each record.
+            reports: Receives each record.
         """
         self._path = path
         self._file: int | None = None
@@ -76,7 +94,10 @@ class KernelLog:
         self.found: set[str] = set()
 
     def read(self) -> None:
-        """Read the new records of the kernel's log; if it cannot be read that is logged once."""
+        """Read the new records of the kernel's log and process each with ``take``.
+
+        If the kernel's log cannot be read, the agent writes this once to its own log.
+        """
         try:
             if self._file is None:
                 self._file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -92,11 +113,15 @@ class KernelLog:
                 self.take(record)
         except OSError as error:
             if not self._told and error.errno != errno.EINVAL:
-                logger.warning("%s cannot be read, what drivers report there is not seen: %s", self._path, error)
+                logger.warning(
+                    "%s cannot be read, so faults that GPU drivers report there are not seen: %s",
+                    self._path,
+                    error,
+                )
                 self._told = True
 
     def take(self, record: bytes) -> None:
-        """Take one record of the kernel's log; whatever is none of the kernel's own is passed over."""
+        """Process one record of the kernel's log; records of other programs are ignored."""
         match = _RECORD.match(record)
         if match is not None and not int(match[1]) >> 3:
             text = match[3].decode("utf-8", "replace")

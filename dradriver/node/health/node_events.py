@@ -1,4 +1,7 @@
-"""Telling the Node of GPUs that are unhealthy, as Events: a free GPU has no pod that could be told."""
+"""Events on the Node about unhealthy GPUs.
+
+A free GPU is used by no pod, so only the Node can carry its Event.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from dradriver.node.health.pod_events import Place, named, tell
 
 
 class NodeEvents:
-    """Writes an Event to the Node for every fault that keeps pods off a GPU, when it comes and when it is over."""
+    """Writes an Event on the Node when a fault that keeps pods off a GPU starts or ends."""
 
     def __init__(
         self,
@@ -24,14 +27,14 @@ class NodeEvents:
         about: Callable[[], Reference | None],
         place: Place,
     ) -> None:
-        """Tell nobody yet.
+        """Store the arguments; write no Event yet.
 
         Args:
-            record: Says which faults are in force.
-            events: Writes them.
+            record: Provides the faults that are in force.
+            events: Writes the Events.
             node: The node's name.
-            about: Gives the Node; None until it was read.
-            place: Gives number and PCI address of a GPU by its UUID; None if nobody knows them.
+            about: Returns the Node; None until it was read.
+            place: Returns number and PCI address of a GPU by its UUID; None if they are unknown.
         """
         self._record = record
         self._events = events

@@ -1,4 +1,4 @@
-"""Telling the pods that hold a GPU what is wrong with it and what to do, as Events."""
+"""Events on the pods that use a GPU with a fault: the fault and the repair."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class GetClaim(Protocol):
     """Reads a claim from the API server."""
 
     async def __call__(self, namespace: str, name: str) -> ResourceClaim:
-        """Return the claim.
+        """Return the claim with this namespace and name.
 
         Raises:
-            DriverError: It cannot be read.
+            DriverError: The claim cannot be read.
         """
 
 
 class PodEvents:
-    """Writes an event for every fault that came or went, to every pod that holds the GPU then."""
+    """Writes an Event on every pod that uses a GPU when a fault of the GPU starts or ends."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class PodEvents:
         place: Place,
         retry_s: float = FIRST_RETRY_S,
     ) -> None:
-        """Write no Event yet.
+        """Store the arguments; write no Event yet.
 
         Args:
-            record: Gives the faults that are in force.
+            record: Provides the faults that are in force.
             events: Writes the Events.
-            prepared: Gives the claims that are prepared on this node.
+            prepared: Returns the claims that are prepared on this node.
             get_claim: Reads a claim from the API server; its status has the pods that use it.
             node: The node's name.
-            place: Gives number and PCI address of a GPU by its UUID; None if they are unknown.
+            place: Returns number and PCI address of a GPU by its UUID; None if they are unknown.
             retry_s: Seconds until a failed Event is tried again; doubles each time.
         """
         self._record = record
@@ -97,7 +97,7 @@ class PodEvents:
                 try:
                     self._claims = {uid: entry.value for uid, entry in (await self._prepared()).items()}
                 except (DriverError, OSError) as error:
-                    logger.warning("pods are not told of their GPUs' health yet: %s", error)
+                    logger.warning("Events about unhealthy GPUs cannot be written to pods yet: %s", error)
                     failures += 1
                     continue
                 failures = 0
@@ -116,7 +116,7 @@ class PodEvents:
         return frozenset((gpu, entry.fault) for gpu in gpus for entry in standing.get(gpu, ()))
 
     async def _tell(self, uid: str) -> None:
-        """Tell a claim's pods until they know all, or the claim is no longer prepared."""
+        """Write Events on a claim's pods until all are written, or the claim is not prepared any more."""
         failures = 0
         try:
             while uid in self._claims and (current := self._standing(uid)) != (
@@ -126,7 +126,7 @@ class PodEvents:
                 try:
                     pods = await self._pods(claim)
                 except (DriverError, TimeoutError) as error:
-                    logger.warning("claim %s/%s cannot be read: %s", claim.namespace, claim.name, error)
+                    logger.warning("Claim %s/%s cannot be read: %s", claim.namespace, claim.name, error)
                     failures += 1
                     await asyncio.sleep(self._pause_s(failures))
                     continue
@@ -143,7 +143,10 @@ class PodEvents:
         return named(self._node, self._place(uuid), uuid)
 
     async def _pods(self, prepared: PreparedClaim) -> list[Reference]:
-        """Return the pods that use a claim; errors are those of reading it. One that is gone has none."""
+        """Return the pods that use a claim; empty if the claim is deleted.
+
+        The errors are those of ``GetClaim``.
+        """
         try:
             async with asyncio.timeout(GET_S):
                 claim = await self._get_claim(prepared.namespace, prepared.name)
@@ -158,24 +161,31 @@ class PodEvents:
 
 
 def named(node: str, place: LostGpu | None, uuid: str) -> str:
-    """Return node and GPU in the words of an Event: its number, PCI address and UUID."""
+    """Return the text that names a GPU in an Event: node, number, PCI address and UUID.
+
+    If ``place`` is None, number and PCI address are unknown, and the text has only node and UUID.
+    """
     return f"Node {node}, {f'GPU {uuid}' if place is None else place.described}"
 
 
 async def tell(events: Recorder, about: Reference, gpu: str, fault: Fault, *, is_unhealthy: bool) -> None:
-    """Write the Event on a pod that a fault of its GPU came, with what to do, or that it is over.
+    """Write an Event that a GPU has a fault, with the repair, or that the fault is over.
 
     Args:
-        events: Writes it.
-        about: Whom it is about: a pod that holds the GPU, or the Node.
-        gpu: The GPU in words, at the start of the message.
+        events: Writes the Event.
+        about: The object of the Event: a pod that uses the GPU, or the Node.
+        gpu: The name of the GPU, at the start of the message.
         fault: The fault.
-        is_unhealthy: Whether it came.
+        is_unhealthy: True if the GPU has the fault now; False if the fault is over.
     """
     await events.record(
         about=about,
         type="Warning" if is_unhealthy else "Normal",
         reason="GPUUnhealthy" if is_unhealthy else "GPURecovered",
-        message=f"{gpu}, {fault.kind}: {fault.described if is_unhealthy else f'no more: {fault.said}'}",
+        message=(
+            f"{gpu}, fault {fault.kind}: {fault.described}"
+            if is_unhealthy
+            else f"{gpu}: the fault {fault.kind} is over ({fault.said})."
+        ),
         action="Watching",
     )

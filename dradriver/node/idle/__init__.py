@@ -1,6 +1,6 @@
-"""Which claims' GPUs do nothing, as far as that is known; who is told of it stands in docs/idle.md.
+"""Finds claims on GPUs that do no work; docs/tasks/idle.md describes the annotations, Events and metrics.
 
-pod_of_process  which pod a process is of
-claim_work      whether a claim's devices worked, from what their GPUs did
-idle_watch      looks again and again, and says since when each claim is idle
+pod_of_process  the pod that a process belongs to
+claim_work      whether a claim's devices worked, from the work of their GPUs
+idle_watch      checks at an interval since when each claim is idle
 """

@@ -1,4 +1,4 @@
-"""Whether a claim's devices worked, by the work of their GPUs."""
+"""Decides from the work of GPUs whether a claim's devices worked; ``idle_watch`` calls it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ def worked(
 ) -> bool | None:
     """Return whether any device of a claim worked; None if that is unknown.
 
-    All work of a whole GPU is the claim's. Work of a shared GPU is the claim's if a process of the claim's pods did it.
-    It is not if all processes are of pods that have the GPU by another claim. It is unknown for other processes, such
-    as an MPS server or a shell on the node.
+    All work of a whole GPU counts for its claim. For a shared GPU, the processes that did the work decide:
+
+    - A process of the claim's pods: the claim worked.
+    - Only processes of pods that have the GPU by other claims: the claim did not work.
+    - Other processes, such as an MPS server or a shell on the node: unknown.
 
     Args:
         claim: The claim.
-        work: The work of GPUs since the last look, by uuid.
-        users: The uids of each claim's pods, by the claim's uid; unknown for claims that are missing.
-        sharing: The uids of the claims that have a part of each GPU, by the GPU's uuid.
+        work: The work of GPUs since the last check, by uuid.
+        users: The uids of each claim's pods, by the claim's uid; a claim without an entry has unknown pods.
+        sharing: The uids of the claims that have a fraction of each GPU, by the GPU's uuid.
         machine: The machine, which has the numbers of MIG instances.
-        pod_of: Gives the pod of a process.
+        pod_of: Returns the pod of a process.
     """
     # True, False or None (unknown) of each device.
     answers: set[bool | None] = set()
@@ -57,7 +59,15 @@ def worked(
 
 
 def _instance(device: PreparedDevice, did: GpuWork, machine: Machine | None) -> bool | None:
-    """Return False of a MIG instance without a process, else None; of a GPU in MIG mode that is whole, of all of it."""
+    """Return whether a device on a GPU in MIG mode worked; None if unknown.
+
+    The driver reports only which MIG instances have processes, not how much they work. So there are these cases:
+
+    - The driver did not report the instances: None.
+    - The device is a MIG instance without a process: False.
+    - The device is a MIG instance with a process, or its number is unknown: None.
+    - The device is the whole GPU, or no instance on the GPU has a process: the answer for the whole GPU.
+    """
     if did.instances is None:
         return None
     own = device.told.get("uuid")

@@ -1,7 +1,8 @@
-"""Looks again and again whether prepared claims' GPUs work, and says since when each has been idle.
+"""Checks at an interval whether the GPUs of prepared claims work, and knows since when each claim is idle.
 
-Idle is who did nothing for all of ``QUIET_S``, in every look of it: one that saw work, or could not see, ends that, and
-so does a look that did not come, in whose place there may have been work. A new agent begins anew with all of them.
+A claim is idle if its GPUs did nothing at every check for five minutes (``QUIET_S``). The idle time ends if a check saw
+work, failed, or was missed, because there may have been work. After a restart, the agent measures all claims again from
+the start.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ Work = Callable[[Mapping[str, int]], Awaitable[Mapping[str, GpuWork]]]
 
 
 def asked_of(discovery: Discovery) -> Work:
-    """Return the function by which the idle watch asks for the work of GPUs, in a thread of its own."""
+    """Return a function that measures the work of GPUs by ``discovery``.
+
+    If ``discovery`` is slow because the GPU driver can hang, the function calls it in a thread with a time limit.
+    """
     thread = Thread("work")
 
     async def work(gpus: Mapping[str, int]) -> Mapping[str, GpuWork]:
@@ -54,7 +58,7 @@ def asked_of(discovery: Discovery) -> Work:
 
 
 class _Quiet(msgspec.Struct):
-    """A claim whose GPUs do nothing: since when, and when that was last seen, by the monotonic clock."""
+    """A claim whose GPUs do nothing: the first and the last check that saw no work, by the monotonic clock."""
 
     since: float
     seen: float
@@ -62,7 +66,7 @@ class _Quiet(msgspec.Struct):
 
 
 class IdleWatch:
-    """What is known of the work of this node's claims."""
+    """Watches how much the GPUs of this node's prepared claims work."""
 
     def __init__(
         self,
@@ -74,15 +78,15 @@ class IdleWatch:
         interval_s: float = INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look at nothing yet.
+        """Store the arguments; check nothing yet.
 
         Args:
-            work: Says what GPUs did.
-            prepared: Gives the claims that are prepared, by uid.
-            machine: The machine as it is; None where nobody knows.
-            pod_of: Says whose a process is.
-            interval_s: Time between two looks.
-            clock: Gives seconds that never go back.
+            work: Returns the work of GPUs.
+            prepared: Returns the claims that are prepared, by uid.
+            machine: Returns the machine as it is now; None if it is unknown.
+            pod_of: Returns the pod of a process.
+            interval_s: Seconds between two checks.
+            clock: Returns seconds that never go back.
         """
         self._work, self._prepared, self._machine = work, prepared, machine
         self._pod_of, self._interval_s, self._clock = pod_of, interval_s, clock
@@ -92,16 +96,16 @@ class IdleWatch:
         self._said = ""
 
     def used_by(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
-        """Note which pods use a claim whose idle time is watched."""
+        """Store which pods use a prepared claim, so that a process on its GPUs can be assigned to the claim."""
         self._users[prepared.uid] = tuple(one.uid for one in claim.status.reserved_for)
 
     def forget(self, uid: str) -> None:
-        """Stop watching a claim's idle time: it is not prepared any more."""
+        """Stop watching the idle time of a claim that is not prepared any more."""
         self._quiet.pop(uid, None)
         self._users.pop(uid, None)
 
     def idle_since(self, uid: str) -> datetime.datetime | None:
-        """Return since when a claim's GPUs have been idle; None where they are not, or where that is not known now."""
+        """Return the time since when a claim's GPUs have been idle; None if they work, or if unknown."""
         quiet = self._quiet.get(uid)
         if quiet is None or self._clock() - quiet.seen > GAP_S:
             return None
@@ -114,12 +118,12 @@ class IdleWatch:
                 await asyncio.sleep(self._interval_s)
                 try:
                     await self.once()
-                    said = ""
+                    failure = ""
                 except (DriverError, OSError, TimeoutError) as error:
-                    said = str(error) or "the driver does not answer"
-                if said and said != self._said:
-                    logger.warning("whether GPUs work cannot be known: %s", said)
-                self._said = said
+                    failure = str(error) or "the driver does not answer"
+                if failure and failure != self._said:
+                    logger.warning("The node agent cannot measure whether GPUs are idle: %s", failure)
+                self._said = failure
         finally:
             metrics.GPUS_BUSY.set({})
             metrics.GPUS_IDLE.set({})
@@ -128,7 +132,8 @@ class IdleWatch:
         """Check once which claims are idle.
 
         Raises:
-            DriverError: The driver does not say, or another agent does not let go of the ledgers.
+            DriverError: The driver does not report the work, or another agent does not release the lock of the records
+                of claims.
             OSError: A file cannot be read.
             TimeoutError: The driver does not answer.
         """
@@ -176,7 +181,10 @@ class IdleWatch:
     def _count(
         self, claims: Mapping[str, PreparedClaim], work: Mapping[str, GpuWork], sharing: Mapping[str, list[str]]
     ) -> None:
-        """Tell in metrics how much of the GPUs that claims hold works; of one in parts, each claim has an equal one."""
+        """Set the metrics that say how many GPUs of claims are busy or idle, by namespace.
+
+        A GPU with several claims counts for each claim as an equal fraction, for example 1/2.
+        """
         busy: dict[str, float] = {}
         idle: dict[str, float] = {}
         unread = 0

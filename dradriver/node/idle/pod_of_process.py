@@ -1,4 +1,4 @@
-"""The pod of a process, by its control group: the kubelet names a pod's groups after its uid."""
+"""Finds the pod of a process by its control group, which the kubelet names after the pod's uid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POD: Final = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]
 
 
 def pod_of(pid: int, proc: Path = PROC) -> str | None:
-    """Return the uid of a process's pod; None where it is of none, or has ended, or that cannot be read."""
+    """Return the uid of a process's pod; None if it has no pod, has ended, or cannot be read."""
     try:
         with (proc / str(pid) / "cgroup").open("rb") as file:
             text = file.read(_LONGEST).decode("ascii", "replace")

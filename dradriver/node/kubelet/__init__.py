@@ -1,7 +1,7 @@
-"""What the kubelet sees of the agent.
+"""The agent's interface to the kubelet.
 
 plugin              registers with the kubelet, and runs the gRPC servers
 service             the DRA service: the kubelet's prepare and unprepare calls
-gpu_health_service  the health service: how the GPUs are, for the status of pods
-sockets             the socket files: where they lie, and whether they are still ours
+gpu_health_service  the health service: the health of GPUs, for the status of pods
+sockets             the socket files: their paths, and whether they still belong to this agent
 """

@@ -1,6 +1,7 @@
-"""The health of the node's GPUs as the kubelet watches it, to show it in the status of the pods that hold them.
+"""The health of the node's GPUs for the kubelet, which shows it in the status of pods.
 
-It is one service in two versions, ``v1`` (kubelets from 1.37) and ``v1alpha1``, alike but for their names (KEP-4680).
+The agent serves two versions of one gRPC service, ``v1`` (kubelets from 1.37) and ``v1alpha1``. They differ only in
+names (KEP-4680).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dradriver.node.protos.health.v1 import health_pb2 as v1
 from dradriver.node.protos.health.v1 import health_pb2_grpc as v1_grpc
 from dradriver.node.protos.health.v1alpha1 import health_pb2 as v1alpha1
 from dradriver.node.protos.health.v1alpha1 import health_pb2_grpc as v1alpha1_grpc
+from dradriver.reason import capitalized
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ MOST_TEXT: Final = 1024
 
 
 class HealthStream:
-    """Tells every kubelet that watches how GPUs are, at once when something changed and again after a while."""
+    """Sends the health of GPUs to every kubelet that watches it: after each change, and at an interval."""
 
     def __init__(
         self,
@@ -42,14 +44,14 @@ class HealthStream:
         prepared: Callable[[], Awaitable[Mapping[str, Collection[str]]]] | None = None,
         again_s: float = AGAIN_S,
     ) -> None:
-        """Tell nobody yet.
+        """Store the arguments; send nothing yet.
 
         Args:
-            node: This node's name, which is its pool's.
-            machine: Gives the machine as it is now; None until it was read, so long nothing is said.
-            standing: Gives the faults in force by uuid.
-            prepared: Gives the names of the devices that claims have now, by their GPUs' uuids.
-            again_s: How often to say the same.
+            node: This node's name, which is also the name of its pool.
+            machine: Returns the machine as it is now; None until it was read. Until then no health is sent.
+            standing: Returns the faults in force by uuid.
+            prepared: Returns the names of the devices that claims have now, by their GPUs' uuids.
+            again_s: Seconds after which the health is sent again without a change.
         """
         self._node = node
         self._machine = machine
@@ -62,12 +64,15 @@ class HealthStream:
         self._ended = False
 
     def poke(self) -> None:
-        """Send the GPUs' health to all kubelets that watch now: a GPU came, went, or has another fault."""
+        """Send the GPUs' health to all kubelets that watch now, because a GPU came or went, or its faults changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def end(self) -> None:
-        """End the health streams of all kubelets, so that the server need not wait for them."""
+        """End the health streams of all kubelets.
+
+        Otherwise the gRPC server would wait for them when it stops.
+        """
         self._ended = True
         self.poke()
 
@@ -80,7 +85,11 @@ class HealthStream:
         )
 
     async def watch(self, words: Any) -> AsyncIterator[Any]:
-        """Yield the health of all GPUs again and again until ``end``, in the words of one version."""
+        """Yield the health of all GPUs at each change and at an interval, until ``end``.
+
+        Args:
+            words: The module with the message types of one version of the service, ``v1`` or ``v1alpha1``.
+        """
         while not self._ended:
             changed = self._changed
             devices = [self._device(uuid, name, words) for uuid, name in await self._names()]
@@ -97,7 +106,10 @@ class HealthStream:
         return list(self._seen)
 
     async def _names(self) -> list[tuple[str, str]]:
-        """Return each device's uuid and name: all GPUs, and claims' parts of GPUs, which are as well as their GPUs."""
+        """Return uuid and name of each device: of all GPUs, and of the fractions that claims have.
+
+        A fraction has the health of its GPU.
+        """
         uuids = self._uuids()
         try:
             parts = await self._prepared() if self._prepared is not None else {}
@@ -105,7 +117,11 @@ class HealthStream:
             parts = {}
             if str(error) != self._said:
                 self._said = str(error)
-                logger.warning("the health of parts of GPUs is not told: what is prepared cannot be read: %s", error)
+                logger.warning(
+                    "The kubelet does not get the health of shares and MIG slices, because the checkpoint "
+                    "cannot be read: %s",
+                    error,
+                )
         return [
             (uuid, name)
             for uuid in uuids
@@ -114,7 +130,7 @@ class HealthStream:
 
     def _device(self, uuid: str, name: str, words: Any) -> Any:
         faults = [one.fault for one in self._standing().get(uuid, ())]
-        said = [f"{fault.described[:1].upper()}{fault.described[1:]}" for fault in faults]
+        said = [capitalized(fault.described) for fault in faults]
         well = all(fault.effect == "None" for fault in faults)
         return words.DeviceHealth(
             device=words.DeviceIdentifier(pool_name=self._node, device_name=name),
@@ -125,13 +141,13 @@ class HealthStream:
 
 
 class _Servicer:
-    """One version of the service."""
+    """One version of the health service, as the gRPC server calls it."""
 
     def __init__(self, stream: HealthStream, words: Any) -> None:
         self._stream = stream
         self._words = words
 
     async def NodeWatchResources(self, _request: Any, _context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """Send the health of all devices to the kubelet until it goes."""
+        """Send the health of all devices to the kubelet until it disconnects."""
         async for state in self._stream.watch(self._words):
             yield state

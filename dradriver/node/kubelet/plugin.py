@@ -1,7 +1,7 @@
-"""The kubelet's side of the agent: both gRPC servers, and knowing whether the kubelet has the plugin registered.
+"""The agent as a plugin of the kubelet: runs both gRPC servers, and tracks whether the plugin is registered.
 
-Nobody tells a plugin that it was dropped. What can be seen is its sockets: when they vanish, because the kubelet's
-folders were wiped, it is not registered any more, and serves again.
+The kubelet does not tell a plugin that it is not registered any more. So the agent watches its socket files. If they
+disappear, for example because the kubelet's folders were wiped, the agent creates the sockets again.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Plugin:
     """Serves the kubelet while ``run`` runs.
 
     Attributes:
-        registered: Whether the kubelet has accepted the plugin, as far as that can be known.
-        changed: Told when that has changed, and whenever a kubelet registers the plugin again.
+        registered: Whether the kubelet has accepted the plugin, as far as the agent can know.
+        changed: An ``event.Event`` that occurs when ``registered`` has changed, or a kubelet registered the plugin
+            again.
     """
 
     def __init__(
@@ -50,13 +51,13 @@ class Plugin:
         *,
         check_s: float = CHECK_S,
     ) -> None:
-        """Serve nothing yet.
+        """Store the arguments; serve nothing yet.
 
         Args:
-            paths: Where to serve.
-            service: What the kubelet calls once the plugin is registered.
-            health: What it watches.
-            check_s: How often to look whether the sockets are still there.
+            paths: The paths of the sockets.
+            service: The DRA service, which the kubelet calls once the plugin is registered.
+            health: The health service, which the kubelet watches.
+            check_s: Seconds between two checks that the sockets exist.
         """
         self._paths = paths
         self._service = service
@@ -66,10 +67,10 @@ class Plugin:
         self.registered = False
 
     async def run(self) -> None:
-        """Serve the kubelet's plugin sockets until cancelled; then they are gone.
+        """Serve the kubelet's plugin sockets until cancelled; then remove them.
 
         Raises:
-            SetupError: A socket cannot be served, or a folder is not there to be written to.
+            SetupError: A socket cannot be served, or a folder cannot be written to.
         """
         while True:
             try:
@@ -81,12 +82,12 @@ class Plugin:
                     served = [(path, sockets.identity(path)) for path in (self._paths.dra, self._paths.registration)]
                     while all(sockets.identity(path) == was is not None for path, was in served):  # noqa: ASYNC110  # nothing tells
                         await asyncio.sleep(self._check_s)
-                    logger.warning("the plugin's sockets were removed; serving anew")
+                    logger.warning("The sockets of the plugin were removed. The node agent creates them again.")
             finally:
                 self._set(False)
 
     async def GetInfo(self, _request: Any, _context: Any) -> registration_pb2.PluginInfo:  # noqa: N802
-        """Return who the plugin is and where it serves; the kubelet asks when it finds the registration socket."""
+        """Return the plugin's name and socket; the kubelet calls this when it finds the registration socket."""
         return registration_pb2.PluginInfo(
             type="DRAPlugin",
             name=names.DRIVER,
@@ -97,11 +98,14 @@ class Plugin:
     async def NotifyRegistrationStatus(  # noqa: N802  # the name is the protocol's
         self, request: registration_pb2.RegistrationStatus, _context: Any
     ) -> registration_pb2.RegistrationStatusResponse:
-        """Take note of whether the kubelet accepted the plugin."""
+        """Store whether the kubelet accepted the plugin.
+
+        The kubelet calls this method after it tried to register the plugin.
+        """
         if request.plugin_registered:
             logger.info("the kubelet registered the plugin")
         else:
-            logger.error("the kubelet refused the plugin: %s", request.error)
+            logger.error("The kubelet refused to register the plugin: %s", request.error)
         self._set(request.plugin_registered)
         return registration_pb2.RegistrationStatusResponse()
 
@@ -113,12 +117,14 @@ class Plugin:
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
-        """Serve the kubelet: DRA before registration; stop in the opposite order.
+        """Serve the kubelet: start DRA before registration, and stop in the opposite order.
 
-        The kubelet calls DRA as soon as the plugin is registered. A kubelet hangs up within a second after the
-        registration socket is gone, even if a call is under way, and the pod of an interrupted prepare call waits for
-        more than a minute. So calls end first. In a rolling update no new calls come: the kubelet calls the instance
-        that registered last.
+        At the start, DRA comes first because the kubelet calls it as soon as the plugin is registered.
+
+        At the end, the agent first waits for running calls. When the registration socket disappears, the kubelet closes
+        its connections within a second, even during a call. The pod of an interrupted prepare call then waits for more
+        than a minute. In a rolling update no new calls come, because the kubelet calls the instance that registered
+        last.
         """
         dra, registration = grpc.aio.server(), grpc.aio.server()
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self._service, dra)  # type: ignore[no-untyped-call]
@@ -144,4 +150,8 @@ class Plugin:
             async with asyncio.timeout(DRAIN_S):
                 await self._service.idle()
         except TimeoutError:
-            logger.warning("calls of the kubelet's are still under way after %.0f s and are cut short", DRAIN_S)
+            logger.warning(
+                "Calls of the kubelet are not finished %.0f s after the node agent was told to stop. "
+                "They are cancelled.",
+                DRAIN_S,
+            )

@@ -19,14 +19,15 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_UNKNOWN: Final = "the node agent failed; its log says more"
+_UNKNOWN: Final = "the node agent failed. Read its log."
 
 
 class DraService:
     """Serves NodePrepareResources and NodeUnprepareResources.
 
-    Every claim of a call gets an answer of its own, and one claim's trouble is that claim's error: an error of the call
-    would fail them all. Claims of one call are worked on at the same time, so that none waits for another's device.
+    Each claim of a call gets its own answer. The error of one claim is only in its own answer, because an error of the
+    whole call would fail all claims. The claims of one call are processed at the same time. Otherwise one claim could
+    wait for the device of another claim.
     """
 
     def __init__(self, preparer: Preparer) -> None:
@@ -36,7 +37,7 @@ class DraService:
         self._idle.set()
 
     async def idle(self) -> None:
-        """Return once the DRA service has no call of the kubelet under way."""
+        """Wait until no call of the kubelet to the DRA service is running."""
         await self._idle.wait()
 
     @contextlib.contextmanager
@@ -53,7 +54,7 @@ class DraService:
     async def NodePrepareResources(  # noqa: N802  # the name is the protocol's
         self, request: dra_pb2.NodePrepareResourcesRequest, _: Any
     ) -> dra_pb2.NodePrepareResourcesResponse:
-        """Prepare every claim of a call to the DRA service, and return its devices with their CDI ids."""
+        """Prepare every claim of a call to the DRA service, and return the claims' devices with their CDI ids."""
 
         async def prepare(claim: dra_pb2.Claim) -> dra_pb2.NodePrepareResourceResponse:
             done, error = await _measured(
@@ -69,7 +70,10 @@ class DraService:
     async def NodeUnprepareResources(  # noqa: N802  # the name is the protocol's
         self, request: dra_pb2.NodeUnprepareResourcesRequest, _: Any
     ) -> dra_pb2.NodeUnprepareResourcesResponse:
-        """Unprepare every claim of a call to the DRA service, by its uid alone."""
+        """Unprepare every claim of a call to the DRA service.
+
+        The claim's uid is enough for this.
+        """
 
         async def unprepare(claim: dra_pb2.Claim) -> dra_pb2.NodeUnprepareResourceResponse:
             _, error = await _measured("unprepare", claim, self._preparer.unprepare(claim.uid))
@@ -99,13 +103,22 @@ async def _each(claims: Iterable[dra_pb2.Claim], work: Any) -> dict[str, Any]:
 
 
 async def _measured(call: str, claim: dra_pb2.Claim, work: Awaitable[T]) -> tuple[T | None, str]:
-    """Return what the work gives and no error, or None and the error's text for the kubelet."""
+    """Run the work of a call for one claim; return its result, or the error's text for the kubelet.
+
+    The result comes with an empty text, the error's text with None. The duration and the result are counted in the
+    metrics.
+
+    Args:
+        call: Name of the kubelet's call, for log and metrics.
+        claim: The claim, for the log.
+        work: The work to run.
+    """
     loop = asyncio.get_running_loop()
     started, result, text, done = loop.time(), metrics.OK, "", None
     try:
         done = await work
     except asyncio.CancelledError:
-        logger.warning("%s of claim %s/%s: the kubelet gave up", call, claim.namespace, claim.name)
+        logger.warning("%s of claim %s/%s: the kubelet cancelled the call.", call, claim.namespace, claim.name)
         result = metrics.CANCELLED
         raise
     except DriverError as error:
@@ -113,7 +126,7 @@ async def _measured(call: str, claim: dra_pb2.Claim, work: Awaitable[T]) -> tupl
         logger.warning("%s of claim %s/%s failed: %s", call, claim.namespace, claim.name, text)
     except Exception:  # a call's root: one claim's surprise must not fail the others
         result, text = metrics.UNKNOWN, _UNKNOWN
-        logger.exception("%s of claim %s/%s failed", call, claim.namespace, claim.name)
+        logger.exception("%s of claim %s/%s failed with an internal error.", call, claim.namespace, claim.name)
     finally:
         metrics.CALLS.labels(call, result).observe(loop.time() - started)
     if result == metrics.OK:

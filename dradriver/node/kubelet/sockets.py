@@ -1,7 +1,8 @@
-"""The plugin's unix sockets: where they lie, whether they are still ours, and clearing dead ones away.
+"""The plugin's unix sockets: their paths, checks that they belong to this agent, and removal of dead sockets.
 
-Every instance of the agent has names of its own, after its pod's uid: grpcio takes a live socket's path over without a
-word, and a process that ends deletes whatever lies at its path by then.
+The names of an agent's sockets contain the uid of its pod, so every instance has its own names. Equal names would do
+harm: grpcio replaces a live socket at the same path without an error. And a process that ends deletes the file at its
+path, even if another process made the file.
 """
 
 from __future__ import annotations
@@ -27,17 +28,21 @@ _SURE_S: Final = 0.5  # a socket that is bound and not listening yet refuses too
 
 
 class SocketPaths(msgspec.Struct, frozen=True):
-    """Where one instance serves: ``registration`` is what the kubelet looks for, ``dra`` is told to it."""
+    """The socket paths of one agent.
+
+    The kubelet finds the socket ``registration`` in its plugin folder. Through this socket the agent tells the kubelet
+    the path of the other socket, ``dra``, for prepare calls.
+    """
 
     registration: Path
     dra: Path
 
 
 def paths(*, kubelet_root: Path, state_dir: Path, pod_uid: str) -> SocketPaths:
-    """Return the plugin's sockets of the agent that runs in the pod of this uid.
+    """Return the socket paths of the agent in the pod with this uid.
 
     Raises:
-        SetupError: A path is too long for a unix socket, or not absolute: the kubelet dials it as it is.
+        SetupError: A path is too long for a unix socket, or is not absolute. The kubelet uses the path unchanged.
     """
     sockets = SocketPaths(
         registration=kubelet_root / "plugins_registry" / f"{names.DRIVER}-{pod_uid}-reg.sock",
@@ -48,13 +53,14 @@ def paths(*, kubelet_root: Path, state_dir: Path, pod_uid: str) -> SocketPaths:
             raise SetupError(f"{path}: write an absolute path in {flag}")
         if (length := len(os.fsencode(path))) > MOST_BYTES:
             raise SetupError(
-                f"{path}: {length} bytes; a unix socket's path has {MOST_BYTES} at most: write a shorter {flag}"
+                f"{path}: the path has {length} bytes, and the path of a unix socket can have at "
+                f"most {MOST_BYTES}. Write a shorter {flag}."
             )
     return sockets
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return the identity of a socket file; None if there is none."""
+    """Return device and inode of a socket file; None if there is no such file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -63,11 +69,11 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 async def remove_dead(paths: SocketPaths) -> None:
-    """Remove the plugin's sockets of earlier instances that no process listens on.
+    """Remove the socket files of earlier instances of the plugin, on which no process listens.
 
     Raises:
-        SetupError: A living process listens on a path of ours.
-        OSError: A folder cannot be made.
+        SetupError: A running process listens on a path of this agent.
+        OSError: A folder cannot be created.
     """
     for path in (paths.registration, paths.dra):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,11 +93,16 @@ async def remove_dead(paths: SocketPaths) -> None:
                 logger.info("removed the dead socket %s", path)
     for path in (paths.registration, paths.dra):
         if identity(path) is not None:
-            raise SetupError(f"{path}: another process serves this socket; give each instance a --pod-uid of its own")
+            raise SetupError(f"{path}: another process serves this socket. Give each instance its own --pod-uid.")
 
 
 def remove_own(path: Path, was: tuple[int, int] | None) -> None:
-    """Remove the plugin's socket unless another process has put its own there."""
+    """Remove the plugin's socket, unless another process has put its own socket there.
+
+    Args:
+        path: The path of the socket.
+        was: The result of ``identity`` when this agent made the socket.
+    """
     if was is not None and identity(path) == was:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()

@@ -1,10 +1,13 @@
-"""The MPS control daemon of one GPU: NVIDIA's ``nvidia-cuda-mps-control``, which is asked by running it once more.
+"""The MPS control daemon of one GPU: NVIDIA's ``nvidia-cuda-mps-control``, which the supervisor runs.
 
-What it is asked is a line of text, and so is what it answers; a line that it refuses is an answer like any other, with
-exit status 0, so what was set is read back. ``-d`` returns before the daemon listens, and also where it then cannot.
-Clients have its ``pipe`` and ``shm`` mounted and may be root: what stands there is theirs as much as the daemon's, so
-nothing of it is opened, not even the daemon's own pid file; both are mounts of their own, which go as a whole.
-Source: NVIDIA's MPS documentation, "nvidia-cuda-mps-control", and its man page.
+The supervisor sends a command to the daemon by running the program again with one line of text. The program prints the
+daemon's answer. It exits with status 0 even if the answer is an error, so the supervisor reads every setting back. The
+option ``-d`` starts a daemon. The program then returns before the daemon listens, even if the daemon fails later.
+
+Clients are the programs that use a share. Their containers mount the folders ``pipe`` and ``shm`` and may run as root,
+so they can change the files there. The supervisor opens none of these files, not even the daemon's own pid file. Both
+folders are separate mounts, which are removed as a whole. Source: NVIDIA's MPS documentation,
+"nvidia-cuda-mps-control", and its man page.
 """
 
 from __future__ import annotations
@@ -46,22 +49,22 @@ _FOLDERS: Final = ("pipe", "shm")  # file systems in memory
 
 
 class Daemon:
-    """The daemon of one GPU, whoever started it.
+    """The MPS daemon of one GPU, even if an earlier process of the supervisor started it.
 
     Attributes:
-        folder: Has its ``pipe``, ``log`` and ``shm``.
+        folder: Contains ``pipe``, ``log`` and ``shm`` of the daemon.
     """
 
     def __init__(self, gpu: str, folder: Path, *, root: Path | None, path: str, quit_s: int = _QUIT_S) -> None:
-        """Start nothing yet.
+        """Store the arguments; start nothing yet.
 
         Args:
             gpu: The GPU's uuid.
-            folder: The daemon's folder, at the host's own path.
-            root: Root of the file system that has the driver's programs; None for this process's own, in which nothing
-                is mounted either.
-            path: Where programs are looked for.
-            quit_s: How long clients have when it ends.
+            folder: The daemon's folder, at the path that it has on the host.
+            root: Root of the file system that has the driver's programs; None for this process's own root. If None,
+                nothing is mounted.
+            path: Folders in which programs are searched, as in the variable ``PATH``.
+            quit_s: Seconds that clients have to end when the daemon ends.
         """
         self._gpu = gpu
         self.folder = folder
@@ -82,11 +85,11 @@ class Daemon:
         self._hangs: subprocess.Popen[bytes] | None = None  # what was asked last, where it cannot even be killed
 
     def start(self, server: Server) -> None:
-        """Have the MPS daemon run with these limits; one that runs already gets them.
+        """Start the MPS daemon with the limits ``server``; if it runs already, set the limits.
 
         Raises:
-            SetupError: It does not run, or does not take the limits.
-            OSError: A folder cannot be made or mounted.
+            SetupError: The daemon does not start, or does not accept the limits.
+            OSError: A folder cannot be created or mounted.
         """
         if not self.alive():
             # What a daemon before this one left would be taken for the new one's.
@@ -109,7 +112,7 @@ class Daemon:
         self.restore(server)
 
     def tidy(self) -> None:
-        """Tidy the ``/dev/shm`` of the MPS daemon: what ended clients left is removed.
+        """Remove files that ended clients left in the ``/dev/shm`` of the MPS daemon.
 
         Raises:
             OSError: The folder cannot be read.
@@ -128,11 +131,11 @@ class Daemon:
         return self._known is not None
 
     def stop(self) -> None:
-        """End the MPS daemon and its servers; none running is fine.
+        """End the MPS daemon and its servers; if none runs, that is no error.
 
         Raises:
-            SetupError: It goes on.
-            OSError: Something of it is still there.
+            SetupError: A process does not end.
+            OSError: A file or mount could not be removed.
         """
         servers = self._servers()
         with contextlib.suppress(SetupError):
@@ -143,20 +146,21 @@ class Daemon:
         self._clear()
 
     def restore(self, server: Server) -> list[str]:
-        """Set the limits of the MPS daemon and its servers again if a container changed them.
+        """Set the limits of the MPS daemon and its servers again; a container may have changed them.
 
         Returns:
-            What was changed; empty where all stand.
+            The limits that had been changed; empty if all were unchanged.
 
         Raises:
-            SetupError: It does not answer or does not take them, or somebody else would answer in its place.
+            SetupError: The daemon does not answer or does not accept the limits, or a container has replaced the
+                daemon's socket.
         """
         self._trim()
         self._refuse_another()
         return mps_limits.hold(self.ask, self._gpu, server)
 
     def ask(self, line: str) -> str:
-        """Return what the MPS daemon answers to a line.
+        """Send a line of text to the MPS daemon and return its answer.
 
         Raises:
             SetupError: There is no daemon, or it does not answer.
@@ -172,10 +176,12 @@ class Daemon:
         return True
 
     def _refuse_another(self) -> None:
-        """Raise unless the daemon's socket is still the first that was seen in its place.
+        """Check that the daemon's socket was not replaced by a container; raise if it was.
+
+        The first socket that was seen at the path counts as the daemon's.
 
         Raises:
-            SetupError: Another one is there, or none.
+            SetupError: There is another socket now, or none.
         """
         socket = self._socket()
         self._control = self._control or socket
@@ -183,7 +189,10 @@ class Daemon:
             raise SetupError(f"MPS of GPU {self._gpu}: a container has taken the daemon's socket from its folder")
 
     def _socket(self) -> tuple[int, int] | None:
-        """Return device and inode of the socket that clients find; None for none. A client may have put it there."""
+        """Return device and inode of the socket that clients find; None if there is none.
+
+        A client may have put the socket there.
+        """
         with contextlib.suppress(OSError):
             status = os.lstat(self.folder / "pipe" / "control")
             if stat.S_ISSOCK(status.st_mode):
@@ -191,7 +200,10 @@ class Daemon:
         return None
 
     def _trim(self) -> None:
-        """Empty logs that have grown too long; what is written behind a gap takes no room."""
+        """Empty log files that have grown too long.
+
+        The daemon then continues to write at its old offset. The gap before this offset uses no disk space.
+        """
         for name in ("control.log", "server.log"):
             with contextlib.suppress(OSError):
                 path = self.folder / "log" / name
@@ -199,7 +211,7 @@ class Daemon:
                     os.truncate(path, 0)
 
     def _own(self) -> list[_Process]:
-        """Return the processes of MPS that serve this GPU from this folder: daemons and servers."""
+        """Return the MPS processes that serve this GPU from this folder: daemons and servers."""
         every = {one.pid: one for one in _processes()}
         # What was asked and cannot be killed is a child of ours; a daemon has left us.
         return [one for one in every.values() if one.parent != os.getpid() and self._owns(one, every.get(one.parent))]
@@ -217,40 +229,46 @@ class Daemon:
         return True
 
     def _servers(self) -> list[_Process]:
-        """Return the daemon's children, which may have been given another environment."""
+        """Return the daemon's child processes, even if their environment does not name this GPU."""
         known = self._known if self.alive() else None
         return [] if known is None else [one for one in _processes() if one.parent == known.pid]
 
     def _kill(self, *servers: _Process) -> None:
-        """End what goes on of this GPU's daemons, also of one that nobody knew of any more."""
+        """Kill these servers and all other MPS processes of this GPU, also those of an unknown earlier daemon."""
         more = [] if self._known is None else [self._known]
         left = {*servers, *more, *self._own()}
         for process in left:
             if process.goes_on():
-                logger.warning("MPS of GPU %s does not end by itself: process %d is killed", self._gpu, process.pid)
+                logger.warning("GPU %s: process %d of MPS did not end and is killed.", self._gpu, process.pid)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
         self._until(lambda: not any(process.goes_on() for process in left), _QUIT_S, "cannot be killed")
 
     def _clear(self) -> None:
-        """Remove what a daemon left that is gone: a new one would take it for its own."""
+        """Remove the files of an ended daemon.
+
+        Otherwise a new daemon would use them as its own.
+        """
         for name in _FOLDERS:
             mount_namespace.unmount(self.folder / name)
             for path in (self.folder / name).glob("*"):  # of an agent before there was a mount
                 atomic_files.remove(path, durable=False)
 
     def _resize(self, server: Server) -> None:
-        """Give ``shm`` the size that is wanted now; it keeps its own while it holds more than that."""
+        """Set the size of the clients' ``/dev/shm`` as requested.
+
+        If the files in it need more space, the old size stays, and a warning is logged.
+        """
         try:
             mount_namespace.resize(self.folder / "shm", _options("shm", server))
         except OSError as error:
-            message = "the /dev/shm of GPU %s keeps its size, not %s MiB: %s"
+            message = "GPU %s: the /dev/shm of its MPS shares cannot be resized to %s MiB: %s"
             logger.warning(message, self._gpu, server.shm_mib or SHM_MIB, error)
 
     def _run(self, words: Sequence[str], text: str = "") -> str:
         """Run the MPS control program and return its output.
 
-        The output goes to a file, not to a pipe, because a daemon that it starts may keep it open for ever.
+        The output goes to a file, not to a pipe. The program may start a daemon, and the daemon would keep a pipe open.
 
         Args:
             words: Arguments of the program.
@@ -275,7 +293,10 @@ class Daemon:
                     command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=env
                 )
             except OSError as error:
-                raise SetupError(f"{PROGRAM} cannot be run: {error}; it comes with the NVIDIA driver") from error
+                raise SetupError(
+                    f"{PROGRAM} cannot be run: {error}. It is a program of the NVIDIA "
+                    "driver. Install the driver's compute programs."
+                ) from error
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError), process.stdin as process_input:
                 process_input.write(text.encode())  # does not block: a pipe has room for a line
@@ -306,14 +327,17 @@ class Daemon:
 
 
 def _options(name: str, server: Server) -> str:
-    """Return the options of a folder's file system. Inodes are memory of the kernel's, which no size bounds."""
+    """Return the mount options for one of the daemon's folders; ``name`` is ``pipe`` or ``shm``.
+
+    The options limit the size and the number of inodes, because inodes use kernel memory.
+    """
     if name == "pipe":
         return "size=16m,nr_inodes=16k,mode=0755"
     return f"size={server.shm_mib or SHM_MIB}m,nr_inodes=64k,mode=1777"
 
 
 def _mount(folder: Path, options: str) -> None:
-    """Mount a daemon's folder, with containers' label where SELinux knows it."""
+    """Mount a daemon's folder, with the SELinux label of containers if SELinux is on."""
     try:
         mount_namespace.mount(folder, options + selinux.mount_option())
     except OSError as error:
@@ -324,10 +348,10 @@ def _mount(folder: Path, options: str) -> None:
 
 
 def _wait_for_end(process: subprocess.Popen[bytes], output: IO[bytes]) -> str:
-    """Wait until a process has ended. Return empty text then, else the reason why the wait was given up.
+    """Wait until a process has ended; return an empty text, or the reason why this function stopped waiting.
 
-    A client may answer in the daemon's place and write without end. So the size of the output, which is a file on a
-    disk, is bounded.
+    A client can take over the daemon's socket and send answers without end. So the size of the output, which is a file
+    on a disk, is limited.
     """
     until = time.monotonic() + _CALL_S
     while time.monotonic() < until:
@@ -341,7 +365,10 @@ def _wait_for_end(process: subprocess.Popen[bytes], output: IO[bytes]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Process:
-    """A process of MPS: its number may be another's later, but not with the same start, and its parent may end."""
+    """An MPS process: its pid, its start time and its parent.
+
+    The start time distinguishes it from a later process with the same pid.
+    """
 
     pid: int
     parent: int = dataclasses.field(compare=False)
@@ -352,7 +379,7 @@ class _Process:
         return now is not None and now.started == self.started
 
     def environ(self) -> list[bytes]:
-        """Return the variables that a process of the daemon was started with, in lower case; none if it has ended."""
+        """Return the environment variables with which the process was started, in lower case; empty if it has ended."""
         with contextlib.suppress(OSError), Path(f"/proc/{self.pid}/environ").open("rb") as file:
             return file.read(_MOST_ENVIRON).lower().split(b"\0")
         return []
@@ -363,9 +390,9 @@ _OWNERS: Final[dict[_Process, Path]] = {}
 
 
 def _processes() -> list[_Process]:
-    """Return the processes of MPS that this one started, or one before it in this container.
+    """Return the MPS processes of this container, even if an earlier supervisor process started them.
 
-    Daemons end with the container. A tenant may call a process as he likes, but its control group is another.
+    A tenant's process can have the same program name, but it has another control group. Daemons end with the container.
     """
     pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
     processes = [process for pid in pids if (process := _process(pid)) is not None]
@@ -374,14 +401,14 @@ def _processes() -> list[_Process]:
 
 
 def _cgroup(process: int | str) -> bytes:
-    """Return a process's control groups as the kernel lists them; empty of one that is over."""
+    """Return a process's control groups as the kernel lists them; empty if it has ended."""
     with contextlib.suppress(OSError), Path(f"/proc/{process}/cgroup").open("rb") as file:
         return file.read(_MOST_SAID)
     return b""
 
 
 def _process(pid: int) -> _Process | None:
-    """Return a process; None of one that is none of MPS, or is over."""
+    """Return the MPS process with a pid; None if the pid is not an MPS process, or has ended."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
         name, _, rest = status.partition("(")[2].rpartition(")")

@@ -17,7 +17,7 @@ HANGS_S: Final = 120.0  # longer than any look at a daemon takes that is not stu
 
 
 class Options(options.Common):
-    """What the command line says."""
+    """The values of the command-line options."""
 
     state_dir: Path
     driver_root: Path
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         "--state-dir",
         type=Path,
         default=Path("/var/lib/kubelet/plugins/gpu.topology"),
-        help="the agent's; default: %(default)s",
+        help="the agent's. Default: %(default)s",
     )
     made.add_argument(
         "--driver-root",
@@ -55,10 +55,10 @@ def main(argv: list[str]) -> int:
 
 
 async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, path: str = PATH) -> None:
-    """Run the MPS daemons that the node agent wants, until cancelled.
+    """Run the MPS daemons that the node agent requests, until cancelled.
 
-    There is one daemon for each shared GPU. The agent writes the wanted daemons as files; the supervisor starts, checks
-    and ends the daemons.
+    There is one daemon for each shared GPU. The agent writes its requests as files. The supervisor starts, checks and
+    ends the daemons.
 
     Args:
         state_dir: Folder of the node agent.
@@ -67,7 +67,7 @@ async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, pa
         path: Folders in which programs are searched, as in the variable ``PATH``.
 
     Raises:
-        OSError: The health port is taken, or the kernel does not say which boot this is.
+        OSError: The health port is taken, or the id of this boot cannot be read.
     """
     from dradriver.node.boot import boot_id
     from dradriver.node.mps.daemon import Daemon

@@ -1,9 +1,14 @@
-"""Runs a program in a mount namespace of the driver's own file system, with one MPS daemon's folders in place.
+"""Runs a program in a mount namespace with the driver's file system and one MPS daemon's folders.
 
-``python -I mount_namespace.py ROOT FOLDER WORD…`` takes mounts of its own, puts the daemon's ``shm`` at
-``/dev/shm`` and its ``pipe`` and ``log`` below an empty ``/tmp``, makes ROOT its root and becomes the program. So what
-the program opens has the same short paths on every host, whose length a socket's name limits, and the libraries are
-those that fit it.
+``python -I mount_namespace.py ROOT FOLDER WORD…`` does these steps:
+
+1. It makes its own mount namespace.
+2. It mounts the daemon's ``shm`` at ``/dev/shm``, and its ``pipe`` and ``log`` below an empty ``/tmp``.
+3. It makes ROOT its root.
+4. It executes the program WORD….
+
+So the program opens the same short paths on every host, because the length of a socket's name is limited. And the
+program finds the driver's libraries, which fit it.
 """
 
 from __future__ import annotations
@@ -33,37 +38,43 @@ _DETACH: Final = 2
 
 
 def mount(target: Path, options: str) -> None:
-    """Mount an empty file system in memory that the mount namespaces of MPS daemons and clients share.
+    """Mount an empty file system in memory, which MPS daemons and their clients use together.
+
+    ``options`` are mount options, which limit its size.
 
     Raises:
-        OSError: It cannot be mounted.
+        OSError: The file system cannot be mounted.
     """
     _mount("mps", target, "tmpfs", _NOSUID | _NODEV | _NOEXEC, options)
 
 
 def resize(target: Path, options: str) -> None:
-    """Change the limits of a file system that ``mount`` mounted for the mount namespaces of MPS.
+    """Change the limits of a file system that ``mount`` mounted.
 
     Raises:
-        OSError: It holds more than that already.
+        OSError: The files in it need more than the new limit.
     """
     _mount("mps", target, "tmpfs", _REMOUNT | _NOSUID | _NODEV | _NOEXEC, options)
 
 
 def unmount(target: Path) -> None:
-    """Unmount a file system that ``mount`` mounted for the mount namespaces of MPS; none there is fine.
+    """Unmount a file system that ``mount`` mounted; if none is mounted there, do nothing.
 
-    A process that has it open keeps it until the end.
+    A process that has a file of the file system open keeps the file system until the process ends.
 
     Raises:
-        OSError: It is still there.
+        OSError: The file system could not be unmounted.
     """
     while os.path.ismount(target):
         _check(_libc().umount2(os.fsencode(target), _DETACH), target)
 
 
 def main(argv: list[str]) -> None:
-    """Replace this process by a program in a mount namespace of the driver's file system."""
+    """Replace this process by a program that runs in a new mount namespace with the driver's file system.
+
+    Args:
+        argv: ROOT, FOLDER, and the words of the program's command.
+    """
     root, folder, *words = argv
     _check(_libc().unshare(_NEW_MOUNTS), Path("/"))
     _mount("", Path("/"), "", _RECURSIVE | _SLAVE)
@@ -85,7 +96,11 @@ def _mount(source: str, target: Path, kind: str, flags: int, options: str = "") 
 
 
 def _bind(folder: int, target: str) -> None:
-    """Mount a folder of the daemon's. Clients put links there, which would lead root through the host's files."""
+    """Mount one of the daemon's folders, given by a file descriptor, at a path.
+
+    A descriptor is safer than a path: clients can put links at the path, and this process, which runs as root, would
+    follow them to other files of the host.
+    """
     _mount(f"/proc/self/fd/{folder}", Path(target), "", _BIND)
     _mount("", Path(target), "", _BIND | _REMOUNT | _NOSUID | _NODEV | _NOEXEC | _NOSYMFOLLOW)
 

@@ -1,8 +1,9 @@
-"""What the agent and the MPS process tell each other of a GPU, in files of one folder.
+"""The files in which the agent requests MPS daemons, and the MPS process answers; one folder for each GPU.
 
-The agent writes ``wanted.json`` while a share of the GPU is prepared, and removes it after the last; the process that
-runs control daemons answers with ``ready.json`` while the daemon serves as wanted, and without it once it is gone. So
-either can be restarted without the other, and the daemon, whose end would be its clients', belongs to neither upgrade.
+The agent writes ``wanted.json`` while a share of the GPU is prepared, and removes it after the last share. The MPS
+process writes ``ready.json`` while the daemon serves as requested, and removes it after the daemon has ended. So each
+process can be restarted without the other. An upgrade of either must not end the daemon, because its clients would end,
+too.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ STALE_S: Final = 60.0  # by an answer so old nothing serves: the process that ga
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an MPS server gives each of its clients at most; None is all.
+    """The limits that an MPS server sets for each of its clients; None means no limit.
 
     Attributes:
         memory_mib: Device memory in MiB.
         thread_percentage: Share of the GPU's threads, 1 to 100.
-        shm_mib: What the ``/dev/shm`` of all clients together holds, in MiB; None is ``SHM_MIB``.
+        shm_mib: Size in MiB of the ``/dev/shm`` of all clients together; None is ``SHM_MIB``.
     """
 
     memory_mib: int | None = None
@@ -37,18 +38,18 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shm_mib: int | None = None
 
     def limits_as(self, other: Server) -> bool:
-        """Return whether the MPS limits give each client the same as others do."""
+        """Return whether ``other`` has the same limits for each client; the size of ``/dev/shm`` may differ."""
         return (self.memory_mib, self.thread_percentage) == (other.memory_mib, other.thread_percentage)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A daemon that is wanted, or that serves.
+    """The request for an MPS daemon, or the answer to the request.
 
     Attributes:
         gpu: The GPU's uuid.
-        boot: Id of the boot in which it is wanted: no daemon outlives one.
-        server: What its clients get at most.
-        trouble: In an answer, why it does not serve; empty where it does.
+        boot: Id of the boot in which the daemon is requested: no daemon survives a reboot.
+        server: The limits of the daemon's clients.
+        trouble: In an answer: why the daemon does not serve; empty if it serves.
     """
 
     gpu: str
@@ -58,7 +59,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MpsFolder:
-    """The folder of all GPUs' folders, at the same path on the host and in every container that works with it."""
+    """The parent folder of all GPUs' folders.
+
+    Its path is the same on the host and in every container that uses it.
+    """
 
     def __init__(self, path: Path, *, boot: str) -> None:
         self.path = path
@@ -69,7 +73,7 @@ class MpsFolder:
         return self.path / gpu.lower()
 
     def want(self, gpu: str, server: Server) -> None:
-        """Request an MPS daemon for a GPU, with these limits of its clients.
+        """Write the request for a GPU's MPS daemon, with the limits of its clients.
 
         Raises:
             OSError: The file cannot be written.
@@ -78,28 +82,33 @@ class MpsFolder:
         _write(self.of(gpu) / _WANTED, Wanted(gpu=gpu, boot=self.boot, server=server))
 
     def want_none(self, gpu: str) -> None:
-        """Request the end of a GPU's MPS daemon; none requested is fine.
+        """Remove the request for a GPU's MPS daemon; if there is none, that is no error.
 
         Raises:
-            OSError: The file is still there.
+            OSError: The file could not be removed.
         """
         atomic_files.remove(self.of(gpu) / _WANTED)
 
     def wanted(self, gpu: str) -> Wanted | None:
-        """Return which MPS daemon is requested for a GPU in this boot; None also if another release wrote it.
+        """Return the request for a GPU's MPS daemon in this boot; None if there is none.
+
+        The result is also None if another release wrote the request and this release cannot read it.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         with contextlib.suppress(SetupError):
             return self._read(self.of(gpu) / _WANTED)
         return None
 
     def every(self) -> dict[str, Wanted | Exception | None]:
-        """Return the requested MPS daemons by folder, or why one cannot be read.
+        """Return the requests for MPS daemons of all GPUs, by the name of the GPU's folder.
+
+        The name is the GPU's uuid in lower case. A value is None if the folder has no request, and an exception if the
+        request cannot be read.
 
         Raises:
-            OSError: The folder cannot be read.
+            OSError: The parent folder cannot be read.
         """
         by_name: dict[str, Wanted | Exception | None] = {}
         for path in sorted(self.path.glob("gpu-*")):
@@ -111,7 +120,7 @@ class MpsFolder:
         return by_name
 
     def answer(self, wanted: Wanted) -> None:
-        """Write that an MPS daemon serves as requested, or what prevents it.
+        """Write the answer: the MPS daemon serves as requested, or the reason why it does not.
 
         Raises:
             OSError: The file cannot be written.
@@ -119,7 +128,7 @@ class MpsFolder:
         _write(self.of(wanted.gpu) / _READY, wanted)
 
     def answer_later(self, gpu: str) -> None:
-        """Write that an MPS daemon may run from now on, and that it is not known yet whether it serves.
+        """Write a preliminary answer: an MPS daemon may run from now on, but does not serve yet.
 
         Raises:
             OSError: The file cannot be written.
@@ -127,18 +136,18 @@ class MpsFolder:
         atomic_files.write(self.of(gpu) / _READY, b"{}")
 
     def answer_none(self, gpu: str) -> None:
-        """Write that a GPU has no MPS daemon.
+        """Remove the answer. This says that the GPU has no MPS daemon any more.
 
         Raises:
-            OSError: The file is still there.
+            OSError: The file could not be removed.
         """
         atomic_files.remove(self.of(gpu) / _READY)
 
     def forget(self, gpu: str) -> None:
-        """Remove the files of an MPS daemon that has ended, except for its log, and the answer last.
+        """Remove the files of an MPS daemon that has ended, except its log; the answer is removed last.
 
         Raises:
-            OSError: Something is still there.
+            OSError: A file could not be removed.
         """
         for name in ("pipe", "shm"):
             with contextlib.suppress(FileNotFoundError):
@@ -146,10 +155,12 @@ class MpsFolder:
         self.answer_none(gpu)
 
     def keep_answer(self, gpu: str) -> bool:
-        """Write that the answer about an MPS daemon still holds; return whether there is one.
+        """Mark the answer as still valid, because the agent ignores old answers.
+
+        The file's time is set to now. Return whether there is an answer.
 
         Raises:
-            OSError: It cannot be changed.
+            OSError: The file cannot be changed.
         """
         with contextlib.suppress(FileNotFoundError):
             atomic_files.touch(self.of(gpu) / _READY)
@@ -157,10 +168,12 @@ class MpsFolder:
         return False
 
     def ready(self, gpu: str) -> Wanted | None:
-        """Return the answer about a GPU's MPS daemon; None if there is none in this boot.
+        """Return the answer about a GPU's MPS daemon; None if there is no present answer.
+
+        An answer of another boot, or one that is too old, does not count.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         path = self.of(gpu) / _READY
         with contextlib.suppress(SetupError, FileNotFoundError):
@@ -169,21 +182,21 @@ class MpsFolder:
         return None
 
     def ended(self, gpu: str) -> bool:
-        """Return whether no MPS daemon of this boot is left.
+        """Return whether the GPU has no answer of this boot, which means that it has no MPS daemon any more.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         with contextlib.suppress(SetupError):
             return self._read(self.of(gpu) / _READY) is None
         return False
 
     def _read(self, path: Path) -> Wanted | None:
-        """Return what a file of this boot says; None where there is none.
+        """Return the request or answer in a file; None if the file does not exist or belongs to another boot.
 
         Raises:
-            OSError: It cannot be read.
-            SetupError: It is nothing that this release writes.
+            OSError: The file cannot be read.
+            SetupError: The content does not have the form that this release writes.
         """
         try:
             wanted = msgspec.json.decode(path.read_bytes(), type=Wanted)

@@ -1,9 +1,12 @@
-"""What an MPS daemon, and each of its servers, gives clients at most: read, set whatever that says, and read back.
+"""The limits that an MPS daemon and its servers set for clients: this module sets them and reads them back.
 
-The daemon's own limits are those of servers that start later; a server took them when it started, and gives them to
-clients that come later. Root of a container can change both, and can answer in the daemon's place: no text is trusted.
-From 1 GiB on some drivers show whole GiB alone, so what is shown as it should be is not known to be so.
-Source: NVIDIA's MPS documentation, "Legacy MPS v2 Interface".
+``daemon`` calls it. An MPS daemon starts servers, and clients are programs that connect to a server. A server takes the
+daemon's limits when it starts, and applies its limits to clients that connect later. So both the daemon and its servers
+must have the limits.
+
+Root in a container can change both limits, and can answer in the daemon's place. So this code does not trust answers
+and always sets each limit again. For limits of 1 GiB or more, some drivers answer in whole GiB, so a correct answer
+does not prove the limit. Source: NVIDIA's MPS documentation, "Legacy MPS v2 Interface".
 """
 
 from __future__ import annotations
@@ -21,7 +24,15 @@ _MOST_SERVERS: Final = 16
 
 
 class _Limit(NamedTuple):
-    """A limit: the end of its commands' names, what they name, its value, and the amounts that say so."""
+    """A limit that the daemon can set and print.
+
+    Attributes:
+        command: The name of the limit in the daemon's commands, which begin with ``get_`` or ``set_``.
+        device: The GPU, as the commands name it; empty if the commands do not name a GPU.
+        value: The value, as the commands write it.
+        text: The limit in words.
+        shown: The answers that confirm the value.
+    """
 
     command: str
     device: str
@@ -40,17 +51,18 @@ class _Limit(NamedTuple):
 
 
 def hold(ask: Callable[[str], str], gpu: str, server: Server) -> list[str]:
-    """Set every limit of an MPS daemon again; return which of them were seen to differ.
+    """Set every limit of an MPS daemon and its servers again; return the limits that had other values.
 
-    A server that says no amount has ended, or its driver does not know the question: what it started with stands.
+    A server may answer without a value. Then the server has ended, or its driver does not know the command. The limits
+    with which the server started then stay.
 
     Args:
-        ask: Returns what the daemon answers to a line.
+        ask: Sends a line to the daemon and returns the daemon's answer.
         gpu: The GPU's uuid.
-        server: What is wanted.
+        server: The limits to set.
 
     Raises:
-        SetupError: The daemon does not answer, or does not take a limit.
+        SetupError: The daemon does not answer, or does not accept a limit.
     """
     wrong: list[str] = []
     if wanted := _wanted(gpu, server):
@@ -89,6 +101,6 @@ def _wanted(gpu: str, server: Server) -> list[_Limit]:
 
 
 def _amount(said: str) -> tuple[float, str] | None:
-    """Return the amount at the end of what was said, and its unit; None where there is none."""
+    """Return number and unit at the end of a daemon's answer; None without a number."""
     match = _AMOUNT.fullmatch(said[-200:])
     return (float(match[1]), match[2]) if match else None

@@ -1,9 +1,13 @@
-"""The ``/dev/shm`` that all clients of one daemon share: what a client leaves in it goes when the client ends.
+"""The ``/dev/shm`` that all clients of one MPS daemon share: removes files that ended clients left.
 
-A file does not say who made it. So the keeper looks which containers hold it: a process whose ``/dev/shm`` this is, and
-that has it open or mapped. When all of these containers have ended, and nobody holds it, it is removed. A file that no
-look has seen held stays until the daemon ends: it may be a living client's, which closed it. So does a folder: clients
-nest them deeper than any walk goes.
+A file does not say which client made it. So each check records which containers use the file. A container uses it if a
+process of the container has this ``/dev/shm`` and has the file open or mapped. The file is removed after all of these
+containers have ended, if no process uses the file.
+
+Two things stay until the daemon ends:
+
+* A file that no check saw in use: a running client may have made and closed it.
+* A folder: clients can nest folders deeper than this code could follow.
 """
 
 from __future__ import annotations
@@ -26,24 +30,24 @@ _MOUNTED: Final = re.compile(rb"^\d+ \d+ (\d+:\d+) \S+ /dev/shm ", re.MULTILINE)
 
 
 class _Client(msgspec.Struct):
-    """A container: what its processes hold now, mapped files by inode and open ones by name."""
+    """A container and the files that its processes use now: mapped files by inode number, open files by name."""
 
     mapped: set[int] = msgspec.field(default_factory=set)
     opened: set[str] = msgspec.field(default_factory=set)
 
 
 class SharedFolder:
-    """The folder of one daemon."""
+    """The ``/dev/shm`` folder that all clients of one MPS daemon share."""
 
     def __init__(
         self, folder: Path, *, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Look at nothing yet.
+        """Store the arguments; read nothing yet.
 
         Args:
-            folder: Where it is mounted.
-            proc: The kernel's list of all processes of the host.
-            clock: Seconds that only grow.
+            folder: The folder at which the clients' ``/dev/shm`` is mounted.
+            proc: The host's ``/proc``, with all processes of the host.
+            clock: Returns seconds that never go back.
         """
         self._folder = folder
         self._proc = proc
@@ -54,8 +58,8 @@ class SharedFolder:
     def tidy(self, daemon: Collection[int]) -> list[str]:
         """Remove from the shared ``/dev/shm`` the files that ended MPS clients left; return their names.
 
-        A file is removed if containers have used it and all of them have ended. The time between two looks grows with
-        the time that a look takes.
+        A file is removed if containers have used it and all of them have ended. The method often does nothing: the
+        slower a check of all processes is, the longer the pause until the next check.
 
         Args:
             daemon: Pids of the daemon and its servers, which keep files open for their clients.
@@ -94,7 +98,7 @@ class SharedFolder:
         return removed
 
     def _files(self) -> dict[int, str]:
-        """Return the names of all that is no folder, by inode."""
+        """Return the names of all entries of the folder that are not folders, by inode number."""
         with os.scandir(self._folder) as entries:
             return {entry.inode(): entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)}
 
@@ -105,9 +109,10 @@ class SharedFolder:
                 path.unlink()
 
     def _clients(self) -> dict[int, _Client]:
-        """Return the containers whose ``/dev/shm`` this is, by their mount namespace.
+        """Return the containers that have this ``/dev/shm``, by their mount namespace.
 
-        The kernel tells that: to look at what a container has there may hang, as at a volume whose server is gone.
+        This method reads only ``/proc``. To open a path in a container may hang, for example on a volume with a lost
+        server.
         """
         device = os.stat(self._folder).st_dev
         clients: dict[int, _Client] = {}
@@ -121,21 +126,32 @@ class SharedFolder:
         return clients
 
     def _mount_namespace(self, pid: int) -> int:
-        """Return a process's mount namespace, which a container's processes share; 0 of one that is over."""
+        """Return the id of a process's mount namespace; 0 if the process has ended.
+
+        All processes of a container have the same mount namespace.
+        """
         with contextlib.suppress(OSError):
             return (self._proc / str(pid) / "ns/mnt").stat().st_ino
         return 0
 
 
 def _shared(path: Path) -> int:
-    """Return the device of the file system that a process has as its ``/dev/shm``; 0 without any."""
+    """Return the device number of the file system that a process has as ``/dev/shm``; 0 if it has none.
+
+    ``path`` is the process's file in ``/proc`` that lists its mounts.
+    """
     with path.open("rb") as file:
         found = _MOUNTED.findall(file.read(_MOST))  # the last one covers those before
     return os.makedev(*map(int, found[-1].split(b":"))) if found else 0
 
 
 def _mapped(path: Path, device: int) -> set[int]:
-    """Return the inodes of a file system that a process has mapped: proc_pid_maps(5)."""
+    """Return the inode numbers of the files of one file system that a process has mapped.
+
+    Args:
+        path: The process's file ``maps`` in ``/proc`` (proc_pid_maps(5)).
+        device: The device number of the file system.
+    """
     number = f"{os.major(device):02x}:{os.minor(device):02x}".encode()
     with path.open("rb") as file:
         lines = [line.split(maxsplit=5) for line in file.read(_MOST).splitlines()]
@@ -143,7 +159,11 @@ def _mapped(path: Path, device: int) -> set[int]:
 
 
 def _opened(folder: Path) -> set[str]:
-    """Return the names of a process's open files, of whatever folder: to follow one may hang."""
+    """Return the names of a process's open files, without their folders.
+
+    The function reads the links in ``folder``, the process's ``fd`` folder in ``/proc``. It does not follow them,
+    because that may hang.
+    """
     names = set()
     with os.scandir(folder) as entries:
         for entry in entries:

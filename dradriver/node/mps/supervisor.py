@@ -1,7 +1,8 @@
-"""Keeps the control daemons that are wanted, and no others.
+"""Starts the MPS control daemons that the agent requests, and ends all others; ``mps.main`` calls it.
 
-Each GPU is looked at in a thread of its own: its driver may hang, and no other GPU's clients are to pay for that. As
-long as a daemon may be left, its GPU has an answer that is not old: only who saw the end takes it back.
+Each GPU is checked in its own thread: its driver may hang, and that must not affect clients of other GPUs. As long as a
+daemon may run, the agent finds an answer for its GPU that is not too old. The supervisor removes the answer only after
+it saw that the daemon has ended.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ DaemonOf = Callable[[str, Path], Daemon]  # by the GPU's uuid and the daemon's f
 
 
 class _Kept(msgspec.Struct):
-    """A daemon that is kept: what it is for, whether it serves that, and what keeps it from more shares."""
+    """A daemon that should run: its request, whether it serves as requested, and its problem.
+
+    A daemon with a problem (``trouble``) gets no further share.
+    """
 
     wanted: Wanted
     daemon: Daemon
@@ -46,7 +50,10 @@ class _Kept(msgspec.Struct):
 
 
 class _Pause(msgspec.Struct):
-    """Until when what failed is left alone while the same is wanted, and how long after the next failure."""
+    """The pause after a failure: the end of the pause, and the length of the next pause.
+
+    During the pause the supervisor does not try the same request again.
+    """
 
     wanted: Wanted | None
     until_s: float
@@ -54,15 +61,15 @@ class _Pause(msgspec.Struct):
 
 
 class Supervisor:
-    """Looks at what is wanted, again and again; what it knows of daemons is what it finds of them."""
+    """Compares the requested daemons with the running daemons, also with daemons of an earlier supervisor process."""
 
     def __init__(self, folder: MpsFolder, daemon: DaemonOf, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Look after no daemon yet.
+        """Store the arguments; start no daemon yet.
 
         Args:
-            folder: Where it stands what is wanted.
-            daemon: Gives the daemon of a GPU.
-            clock: Seconds that only grow.
+            folder: The folder with the requests.
+            daemon: Returns the daemon of a GPU, by uuid and folder.
+            clock: Returns seconds that never go back.
         """
         self._folder = folder
         self._daemon = daemon
@@ -76,31 +83,39 @@ class Supervisor:
         self._answering = threading.Lock()
 
     def wanted(self) -> dict[str, Wanted | None]:
-        """Return the MPS daemons that the supervisor has to keep, by folder name; the last ones if none can be read."""
+        """Return the requested MPS daemons by folder name; None for a folder without a request.
+
+        If requests cannot be read, the result has those of the last call.
+        """
         try:
             files = self._folder.every()
         except OSError as error:
-            self._say("all GPUs", f"what is wanted cannot be read: {error}")
+            self._say("all GPUs", f"the files that say which daemons to run cannot be read: {error}")
             return self._wanted
         self._said.pop("all GPUs", None)
         by_name = {}
         for name, wanted in files.items():
-            what = f"{name}, what is wanted"
+            what = f"{name}, its wanted.json"
             if not isinstance(wanted, Exception):
                 self._said.pop(what, None)
                 by_name[name] = wanted
                 continue
             # A file that cannot be read: its daemon stays as it was wanted before.
-            self._say(what, f"{wanted}; all stays as it is")
+            self._say(what, f"{wanted}. The daemon stays unchanged.")
             if name in self._wanted:
                 by_name[name] = self._wanted[name]
         self._wanted = by_name
         return by_name
 
     def look(self, name: str, wanted: Wanted | None) -> None:
-        """Supervise a GPU's MPS daemon once: start it if it is wanted and does not run; end it if it is not wanted.
+        """Check a GPU's MPS daemon once, and start or end it if needed.
 
-        Nothing is raised: the end of this process would be that of all GPUs' daemons.
+        The daemon must run if it is requested, and must not run otherwise. This method raises no error. An error would
+        end this process, and with it the daemons of all GPUs.
+
+        Args:
+            name: The name of the GPU's folder, which is its uuid in lower case.
+            wanted: The request for the daemon; None if there is none.
         """
         try:
             if self._pauses_for(name, wanted):
@@ -117,23 +132,29 @@ class Supervisor:
             self._pause(name, wanted)
             if self._said.get(name) != repr(error):
                 self._said[name] = repr(error)
-                logger.exception("MPS of %s: look again", name)
+                logger.exception("MPS of %s: internal error. The supervisor checks it again.", name)
 
     def hangs(self, name: str, wanted: Wanted | None) -> None:
-        """Say in the log and to the agent that the supervisor's check of a GPU's MPS daemon does not come back."""
-        said = "a call of the driver's program does not come back; it hangs in the driver, and other GPUs go on"
+        """Log, and answer to the agent, that the check of a GPU's MPS daemon hangs.
+
+        Arguments are those of ``look``.
+        """
+        said = "a call of the control program does not return, because it hangs in the GPU driver. Other GPUs go on"
         self._say(name, said)
         self._tell(name, wanted, said)  # a look that comes back after all takes it back
 
     def leave(self) -> None:
-        """Say to the agent that no MPS daemon serves any more: they end with the supervisor's process."""
+        """Answer to the agent that no MPS daemon serves any more, because this process ends and the daemons with it."""
         with self._answering:
             self._left = True
         for name in {*self._kept, *self._answers}:
             self._folder.answer_none(name)
 
     def _keep(self, name: str, wanted_daemon: Wanted) -> None:
-        """Start, restart or check the daemon of a GPU, and answer the node agent."""
+        """Start, restart or check the daemon of a GPU, and write the answer for the node agent.
+
+        ``name`` is the name of the GPU's folder, ``wanted_daemon`` the agent's request.
+        """
         # 1. What is kept of the daemon: what it serves. A change of what is wanted makes it be started again.
         kept = self._kept.get(name)
         if kept is None or kept.wanted.gpu != wanted_daemon.gpu:
@@ -147,8 +168,8 @@ class Supervisor:
         # 2. A daemon that died is started again, after a pause if that happens often.
         if kept.serves and not kept.daemon.alive():
             kept.serves = False
-            died = "died, and its clients with it; it is started again"
-            logger.error("MPS of GPU %s %s", wanted_daemon.gpu, died)
+            died = "died together with its clients, and is started again"
+            logger.error("The MPS daemon of GPU %s %s.", wanted_daemon.gpu, died)
             self._pause(name, wanted_daemon, first_s=0.0)
             self._tell(name, wanted_daemon, f"the daemon {died}")
             if self._pauses_for(name, wanted_daemon):
@@ -169,17 +190,20 @@ class Supervisor:
             self._said.pop(name, None)
 
     def _tidy(self, name: str, kept: _Kept) -> None:
-        """Remove what clients left; what keeps from that keeps nobody from serving."""
+        """Remove files that ended clients left; if that fails, the daemon still serves."""
         what = f"{name}, /dev/shm of its shares"
         try:
             kept.daemon.tidy()
         except OSError as error:
-            self._say(what, f"what clients left stays: {error}")
+            self._say(what, f"files of ended clients cannot be removed: {error}")
         else:
             self._said.pop(what, None)
 
     def _check(self, name: str, kept: _Kept) -> None:
-        """Give the daemon its limits back; while that fails no further share is served."""
+        """Set the daemon's limits again if a client changed them.
+
+        While that fails, the daemon gets no further share. ``kept`` is the daemon with its request.
+        """
         kept.checked_s = self._clock()
         try:
             changed = kept.daemon.restore(kept.wanted.server)
@@ -191,7 +215,7 @@ class Supervisor:
         self._pauses.pop(name, None)
         for limit in changed:
             _RESTORED.inc()
-            logger.warning("MPS of GPU %s has a limit back that a client had changed: %s", name, limit)
+            logger.warning("GPU %s: a client of MPS changed a limit. The limit was restored: %s", name, limit)
 
     def _end(self, name: str) -> None:
         kept = self._kept.get(name)
@@ -208,7 +232,10 @@ class Supervisor:
         logger.info("MPS of GPU %s has ended after its last share", kept.wanted.gpu)
 
     def _tell(self, name: str, wanted: Wanted | None, trouble: str) -> None:
-        """Say to the agent what is in the way of what is wanted, or of the end of what was."""
+        """Answer to the agent why the daemon does not serve as requested, or why it does not end.
+
+        ``trouble`` is the reason. The other arguments are those of ``look``.
+        """
         kept = self._kept.get(name)
         about = wanted or (kept.wanted if kept is not None else None)
         if about is not None:
@@ -221,7 +248,11 @@ class Supervisor:
                 self._answer(name, self._answers[name][0])
 
     def _answer(self, name: str, answer: Wanted) -> None:
-        """Write an answer, or say that the one that stands still holds, unless that was done a moment ago."""
+        """Write an answer to the agent, or only mark the present answer as still valid.
+
+        An unchanged answer is marked from time to time by a new file time, because the agent ignores old answers.
+        ``name`` is the name of the GPU's folder.
+        """
         with self._answering:  # a look that hung may come back while that is said of it, or when all is over
             now = self._clock()
             before, said_s = self._answers.get(name, (None, now))
@@ -237,12 +268,19 @@ class Supervisor:
             logger.error("MPS of %s: %s", name, error)
 
     def _pauses_for(self, name: str, wanted: Wanted | None) -> bool:
-        """Return whether what failed is left alone now; something else that is wanted is tried at once."""
+        """Return whether a failed request must wait before it is tried again; a changed request does not wait.
+
+        Arguments are those of ``look``.
+        """
         pause = self._pauses.get(name)
         return pause is not None and pause.wanted == wanted and self._clock() < pause.until_s
 
     def _pause(self, name: str, wanted: Wanted | None, first_s: float = _FIRST_S) -> None:
-        """Leave what failed alone for a while, longer each time that it fails, until it has served for a minute."""
+        """Start a pause in which a failed request is not tried again.
+
+        The pause grows with each failure, until the daemon has served for a minute. ``first_s`` is the length of the
+        first pause in seconds. The other arguments are those of ``look``.
+        """
         before = self._pauses.get(name)
         length_s = first_s if before is None else max(first_s, before.next_s)
         next_s = min(max(_FIRST_S, 2 * length_s), _LATEST_S)

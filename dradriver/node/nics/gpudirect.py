@@ -1,7 +1,8 @@
-"""Whether network cards can reach the memory of GPUs (GPUDirect RDMA), as far as the kernel's files tell.
+"""Checks by the kernel's files whether network cards can reach the memory of GPUs (GPUDirect RDMA).
 
-NCCL asks the same files for peer memory (``net_ib/gdr.cc``), RCCL its own (``net_ib.cc``). The other way, DMA-BUF, only
-a program with a GPU and a card open can try; from files it can be said to be likely.
+There are two ways: peer memory modules and DMA-BUF. For peer memory, this module checks the same files as NCCL
+(``net_ib/gdr.cc``) and RCCL (``net_ib.cc``). DMA-BUF can be tested only by a program that has a GPU and a card open.
+For DMA-BUF, the files only tell whether it is likely to work.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Answer(msgspec.Struct, frozen=True):
     """Whether GPUDirect RDMA works.
 
     Attributes:
-        word: One of ``ANSWERS``.
-        said: By what that is known.
-        cure: What to do; empty unless the word is ``no``.
+        word: ``yes``, ``likely`` or ``no`` (``ANSWERS``).
+        said: The evidence for the answer.
+        cure: The repair; empty unless ``word`` is ``no``.
     """
 
     word: str
@@ -52,12 +53,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def answer(root: Path, vendor: Vendor, *, proc_root: Path | None = None) -> Answer | None:
-    """Return whether GPUDirect RDMA lets network cards reach the GPUs' memory; None if the files do not say.
+    """Return whether network cards can reach the GPUs' memory by GPUDirect RDMA; None if the files do not tell.
 
     Args:
-        root: Where the host's /sys and /boot are.
-        vendor: Whose GPUs they are.
-        proc_root: Where /proc is; None for ``root``.
+        root: Folder that contains the host's /sys and /boot.
+        vendor: The vendor of the GPUs.
+        proc_root: Folder that contains the host's /proc; None for ``root``.
     """
     release = sysfs.text((proc_root or root) / "proc/sys/kernel/osrelease")
     if vendor is NVIDIA:
@@ -66,7 +67,10 @@ def answer(root: Path, vendor: Vendor, *, proc_root: Path | None = None) -> Answ
 
 
 def _nvidia(root: Path, proc_root: Path, release: str) -> Answer:
-    """Return whether GPUDirect RDMA works with NVIDIA's driver, and what would help."""
+    """Return whether GPUDirect RDMA works with NVIDIA's driver, and the repair if it does not.
+
+    ``release`` is the release of the running kernel, for example ``5.15.0-91-generic``.
+    """
     for file in _NVIDIA_PEER:
         if sysfs.text(root / file):
             return Answer(YES, f"/{file} is there")

@@ -1,8 +1,8 @@
-"""Looking at the network cards' ports again and again: metrics, and Events on the Node about what changed.
+"""Reads the network cards' ports at an interval: sets metrics, and writes Events on the Node about changes.
 
-A port that goes down and up again once is no news, and neither is one that a pod has taken with it. What is told lasts
-for several readings, or comes again and again within an hour (``history``), and is told once. Nothing of this is in
-what is published of the machine.
+A fault is reported once. It must last for several readings, or come again and again within an hour (``port_history``).
+A port that goes down and up once is not reported, and neither is a port that a pod has taken. The published machine
+does not contain these states.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dradriver.node.nics.port_history import History
 from dradriver.node.nics.ports import NicState
 from dradriver.node.nics.troubles import SEVERE, At, Trouble
 from dradriver.node.threads import beside
+from dradriver.reason import capitalized, sentences
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -41,14 +42,14 @@ _REASONS: Final = {
 
 
 class AskGpuDirect(Protocol):
-    """Says whether cards reach the GPUs' memory."""
+    """A function that tells whether network cards reach the GPUs' memory."""
 
     def __call__(self) -> Answer | None:
-        """Return the answer; None where it is not known."""
+        """Return whether network cards reach the GPUs' memory; None if that is unknown."""
 
 
 class NicWatch:
-    """The ports as they were last read.
+    """Keeps the last reading of the network cards' ports, and reports their faults.
 
     Attributes:
         nics: The last reading; None before the first.
@@ -65,16 +66,16 @@ class NicWatch:
         interval_s: float = INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read nothing yet.
+        """Store the arguments; read nothing yet.
 
         Args:
             read: Reads the ports. It may hang, so it is called in a thread.
             node: The node's name.
-            gpudirect: Says whether GPUDirect RDMA works; called in a thread, too.
+            gpudirect: Returns whether GPUDirect RDMA works; called in a thread, too.
             events: Writes Events; None for no Events.
-            about: Gives the Node; None while it is unknown, and then Events wait.
+            about: Returns the Node; None while it is unknown, and then Events wait.
             interval_s: Seconds between two readings.
-            clock: Gives seconds that never go back.
+            clock: Returns seconds that never go back.
         """
         self._read = read
         self._node = node
@@ -94,7 +95,7 @@ class NicWatch:
         self.nics: Sequence[NicState] | None = None
 
     def active(self) -> Mapping[str, tuple[int, ...]] | None:
-        """Return the active ports that the NIC watch read and NCCL's verbs can use, by card; None before a reading."""
+        """Return the active ports that NCCL's verbs transport can use, by card; None before the first reading."""
         return None if self.nics is None else ports.active(self.nics)
 
     async def run(self) -> None:
@@ -105,17 +106,19 @@ class NicWatch:
             except Exception as error:  # what a host says may surprise; the agent's other parts go on
                 if str(error) != self._last_error:
                     self._last_error = str(error)
-                    logger.exception("the network cards' ports cannot be looked at now")
+                    logger.exception("The ports of the network cards cannot be read now.")
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:
-        """Let the NIC watch check the ports once. What cannot be read stays as it was."""
+        """Read and check the ports once. If they cannot be read, the last state stays."""
         asks = self._direct is None or self._readings % GPUDIRECT_EVERY == 0
         self._readings += 1
         reading = beside(lambda: (tuple(self._read()), self._gpudirect() if asks else None))
         try:
             while not (await asyncio.wait({reading}, timeout=PATIENCE_S))[0]:
-                logger.warning("the network cards do not answer for %.0f s; what is known of them stands", PATIENCE_S)
+                logger.warning(
+                    "The network cards have not answered for %.0f s. Their last known state stays in force.", PATIENCE_S
+                )
             nics, direct = reading.result()
         finally:
             reading.cancel()
@@ -144,7 +147,10 @@ class NicWatch:
                 metrics.NIC_ERRORS.add(max(0, total - before), at.nic, str(at.port), counter)
 
     async def _tell(self, nics: Sequence[NicState], found: Sequence[Trouble]) -> None:
-        """Tell which troubles have come and gone, once they have been so for some readings."""
+        """Write Events for faults of ports that have come or gone for some readings.
+
+        ``nics`` is the last reading, ``found`` the faults in it.
+        """
         about = self._about()
         if self._events is None or about is None:
             return
@@ -174,7 +180,9 @@ class NicWatch:
             about=about,
             type="Normal" if over else "Warning",
             reason="NICPortRecovered" if over else _REASONS[trouble.kind],
-            message=f"no more: {trouble.said}" if over else f"{trouble.said}. What to do: {trouble.cure}",
+            message=f"The problem is over: {trouble.said}."
+            if over
+            else sentences(capitalized(trouble.said), capitalized(trouble.cure)),
             action="Watching",
         )
 
@@ -192,10 +200,10 @@ def of_host(
 
     Args:
         root: Folder that contains the host's /sys, and its /proc if that exists.
-        machine: Gives the machine, whose GPU vendor decides how GPUDirect is checked.
+        machine: Returns the machine; the vendor of its GPUs decides how GPUDirect is checked.
         node: The node's name.
         events: Writes Events; None for no Events.
-        about: Gives the Node object that the Events are about; None while it is unknown.
+        about: Returns the Node object that the Events are about; None while it is unknown.
         interval_s: Seconds between two readings.
     """
 
@@ -215,5 +223,5 @@ def of_host(
 
 
 def _ports(nics: Sequence[NicState]) -> list[tuple[At, ports.Port]]:
-    """Return the ports of all cards but functions."""
+    """Return the ports of all cards, without virtual and scalable functions."""
     return [(At(nic.name, port.number), port) for nic in nics if not nic.function for port in nic.ports]

@@ -1,9 +1,14 @@
-"""What is wrong with a port by what it did within the last hour: its link went down again and again, or errors grow.
+"""Faults of ports that show only over the last hour: the link goes down again and again, or errors grow.
 
-One reading tells neither. A loss or two may be a switch that restarts, and a burst of errors a cable that somebody
-moved. NVIDIA has two losses a day looked into ("InfiniBand Cluster Bring-up Procedure", UFM Telemetry), and takes more
-than 120 symbol errors an hour for a breach of the InfiniBand specification's bit error rate (NVSentinel, NIC Health
-Monitor, ``symbol_error_fatal``). On links that correct errors these are the ones that were left (ibdiagnet's manual).
+One reading shows neither fault. And a single change is no fault: one or two lost links may be a switch that restarts,
+and a burst of errors may be a cable that was moved.
+
+Sources of the limits:
+
+* NVIDIA recommends to investigate two lost links a day ("InfiniBand Cluster Bring-up Procedure", UFM Telemetry).
+* NVIDIA treats more than 120 symbol errors an hour as a breach of the InfiniBand specification's bit error rate
+  (NVSentinel, NIC Health Monitor, ``symbol_error_fatal``).
+* On links that correct errors, only errors that could not be corrected count as symbol errors (ibdiagnet's manual).
 """
 
 from __future__ import annotations
@@ -29,12 +34,15 @@ is full at 15 (``PORT_PMA_ATTR``, drivers/infiniband/core/sysfs.c), and symbol e
 SPREAD: Final = 10  # readings that found it grown: a burst is no bad cable
 _DOWNED: Final = "link_downed"
 _LEFT: Final = 0.5  # of a bound: what is about it begins and ends once
-_CURE: Final = "seat the cable and transceiver anew, clean optical connectors, or replace them"
-_CURES: Final = {FLAPPING: f"{_CURE}; the switch's log tells whether its port was the cause", ERRORS: _CURE}
+_CURE: Final = "reseat the cable and the transceiver, clean optical connectors, or replace them"
+_CURES: Final = {FLAPPING: f"{_CURE}. The switch's log shows whether its port is the cause", ERRORS: _CURE}
 
 
 class _Step(NamedTuple):
-    """What one reading found new of a port: when, whether its link was seen to go, and what grew by how much."""
+    """The changes of a port between two readings.
+
+    The fields are the time, whether the link went down, and the growth of error counters.
+    """
 
     when: float
     lost: bool
@@ -42,27 +50,27 @@ class _Step(NamedTuple):
 
 
 class History:
-    """What ports did within the last hour, reading by reading.
+    """The changes of ports within the last hour, by reading.
 
-    A port is compared with itself only where it was here in both readings: what happens to a card that a pod has, or
-    to one that is switched off, is no loss. Functions are not judged.
+    A port is compared only if it was on the host in both readings. So it does not count as a lost link if a pod takes
+    the card or an administrator switches it off. Virtual and scalable functions are ignored.
     """
 
     def __init__(self) -> None:
-        """Know nothing."""
+        """Create an empty history."""
         self._last: Mapping[At, Port] = {}
         self._steps: dict[At, deque[_Step]] = {}
         self._troubles: dict[tuple[At, str], Trouble] = {}
 
     def add(self, nics: Sequence[NicState], now_s: float) -> tuple[Trouble, ...]:
-        """Add a reading to the ports' history, and return what is wrong with ports.
+        """Add a reading to the ports' history, and return the faults of ports.
 
-        The text of a trouble stays the one from when it began. A trouble ends once less than half of what it began with
-        is left of the last hour, or once the port is switched off.
+        The text of a fault stays as it was at the start. A fault ends if the last hour has less than half of the lost
+        links or errors that start a fault, or if the port is switched off.
 
         Args:
             nics: The reading.
-            now_s: Its time, of a clock that never goes back.
+            now_s: The time of the reading, of a clock that never goes back.
         """
         # 1. Compare each port with the last reading, and keep what was lost or grew. ``away``: a pod has the card.
         ports_now = {At(nic.name, port.number): port for nic in nics if not nic.function for port in nic.ports}

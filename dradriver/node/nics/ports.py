@@ -1,6 +1,6 @@
-"""One reading of the ports of RDMA devices, as Documentation/ABI/stable/sysfs-class-infiniband has them.
+"""One reading of the ports of RDMA devices, as Documentation/ABI/stable/sysfs-class-infiniband describes them.
 
-Each file is read for itself: what is missing, unreadable or no answer is left empty, and costs nothing else.
+Each file is read separately: if a file is missing, cannot be read or has an unknown form, only its value is left empty.
 """
 
 from __future__ import annotations
@@ -53,18 +53,19 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: From 1 on.
-        state: ``ACTIVE``, ``DOWN``, ``INIT``, ``ARMED``, ``ACTIVE_DEFER``; empty where it cannot be read.
-        phys: ``LinkUp``, ``Polling``, ``Disabled``, …; empty where it cannot be read. mlx5 says ``Disabled`` of every
-            Ethernet port that is not up, be its cable missing.
-        layer: ``InfiniBand`` or ``Ethernet``; others' words, as EFA's; empty where it cannot be read.
-        gbit: Rate in Gbit/s of one that is active; 0 of any other, which says 10 whatever it can do.
-        lanes: ``4X NDR``, of one that is active; empty where it is not known.
-        ipv4: Whether it has a RoCE v2 GID with an IPv4 address; None where it needs none, while it is not active, and
-            where it has no interface here.
-        off: Whether it was switched off on purpose: its physical state on InfiniBand, its interface on Ethernet.
-        away: Whether an Ethernet port has no interface here: a pod has it, or a card in switchdev mode has the port for
-            a function. It may then say ``DOWN``, and nothing is wrong with it.
-        errors: Totals of error counters, since the driver was loaded; without those that cannot be read.
+        state: ``ACTIVE``, ``DOWN``, ``INIT``, ``ARMED``, ``ACTIVE_DEFER``; empty if it cannot be read.
+        phys: ``LinkUp``, ``Polling``, ``Disabled``, …; empty if it cannot be read. mlx5 has ``Disabled`` for every
+            Ethernet port that is not up, even if only its cable is missing.
+        layer: ``InfiniBand`` or ``Ethernet``; other values for other devices, such as EFA; empty if it cannot be read.
+        gbit: Rate of an active port in Gbit/s; 0 for any other port. (For these /sys always has 10.)
+        lanes: Width and generation of an active port, for example ``4X NDR``; empty if unknown.
+        ipv4: Whether the port has a RoCE v2 GID with an IPv4 address. None if the port needs no such GID, is not
+            active, or has no interface on the host.
+        off: Whether an administrator switched the port off. On InfiniBand its physical state shows this, on Ethernet
+            its interface.
+        away: Whether an Ethernet port has no interface on the host. Either a pod has the interface, or the card is in
+            switchdev mode and the port belongs to a function. The port may then be ``DOWN`` without a fault.
+        errors: Totals of error counters since the driver was loaded; counters that cannot be read are left out.
     """
 
     number: int
@@ -80,12 +81,15 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def up(self) -> bool:
-        """Return whether NCCL would use the port: it skips all others without a word (``net_ib/init.cc``)."""
+        """Return whether NCCL would use the port.
+
+        NCCL skips all other ports without a message (``net_ib/init.cc``).
+        """
         return self.state == ACTIVE
 
     @property
     def verbs(self) -> bool:
-        """Return whether NCCL's verbs transport can use the port at all."""
+        """Return whether the port has a type that NCCL's verbs transport can use."""
         return self.layer in (INFINIBAND, ETHERNET)
 
 
@@ -94,12 +98,13 @@ class NicState(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: ``mlx5_0``.
-        pci: Bus id; empty where /sys does not say.
-        product: ``hca_type`` (``MT4129``), else the PCI ids; empty where neither can be read.
-        board: ``board_id`` (``MT_0000000838``): the same board has the same firmware; empty where it cannot be read.
-        firmware: ``28.39.1002``; empty where it cannot be read.
-        function: Whether it is a virtual or scalable function, whose port is as those that gave it away want it.
-        ports: By number.
+        pci: Bus id; empty if /sys does not have it.
+        product: ``hca_type`` (``MT4129``), else the PCI ids; empty if neither can be read.
+        board: ``board_id`` (``MT_0000000838``), empty if it cannot be read. Cards of one board use the same firmware.
+        firmware: ``28.39.1002``; empty if it cannot be read.
+        function: Whether the device is a virtual or scalable function. The program that assigned the function decides
+            the state of its port.
+        ports: The ports, by number.
     """
 
     name: str
@@ -112,12 +117,13 @@ class NicState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(root: Path) -> tuple[NicState, ...]:
-    """Return the RDMA devices of this network namespace with their ports: whole cards, then functions, by their names.
+    """Return the RDMA devices of this network namespace with their ports.
 
-    One that a pod has in RDMA's exclusive mode is not among them. Of more than 256 the last functions are left out.
+    First come whole cards, then virtual and scalable functions of cards, each by name. A device that a pod has in
+    RDMA's exclusive mode is left out. If there are more than 256 devices, the last functions are left out.
 
     Args:
-        root: ``/``, or where the host's /sys is mounted.
+        root: ``/``, or the folder in which the host's /sys is mounted.
     """
     names = _names(root)
     names.sort(key=lambda name: nic_functions.is_function(root / _CLASS / name / "device"))
@@ -125,12 +131,12 @@ def read(root: Path) -> tuple[NicState, ...]:
 
 
 def count(root: Path) -> int:
-    """Return how many RDMA devices with ports there are, those included that ``read`` leaves out."""
+    """Return the number of RDMA devices with ports, including devices that ``read`` leaves out."""
     return len(_names(root))
 
 
 def active(nics: Sequence[NicState]) -> dict[str, tuple[int, ...]]:
-    """Return the active ports of network cards that NCCL's verbs can use, by card."""
+    """Return the numbers of the active ports that NCCL's verbs transport can use, by network card."""
     found = {nic.name: tuple(port.number for port in nic.ports if port.up and port.verbs) for nic in nics}
     return {name: numbers for name, numbers in found.items() if numbers}
 
@@ -169,9 +175,10 @@ def _nic(folder: Path, name: str) -> NicState:
 
 
 class _Interfaces:
-    """The interfaces of a card, its own apart from the representors of its functions: these are up whoever uses them.
+    """The network interfaces of a card, without the representors of its virtual and scalable functions.
 
-    A card in switchdev mode has one RDMA device with a port for each function (mlx5, ib_rep.c).
+    Representors are left out because they are up even if their function is not used. In switchdev mode, a card has one
+    RDMA device with a port for each function (mlx5, ib_rep.c).
     """
 
     def __init__(self, device: Path, *, several: bool) -> None:
@@ -181,9 +188,10 @@ class _Interfaces:
         self._own = [name for name in self._there if not nic_functions.is_representor(self._net / name)]
 
     def flags(self, port: Path) -> list[int | None]:
-        """Return the flags of the interfaces by which a port is judged, None for what cannot be read.
+        """Return the flags of the interfaces of a port; an entry is None if the flags cannot be read.
 
-        There are none where it has no interface here. Of several ports only a GID tells which one's an interface is.
+        The list is empty if the port has no interface on the host. If a card has several ports, only the port's GID
+        tells which interface belongs to the port.
         """
         named = _text(port / "gid_attrs/ndevs/0")
         if named in self._there:
@@ -219,7 +227,10 @@ def _port(folder: Path, number: int, layer: str, interfaces: _Interfaces) -> Por
 
 
 def _has_ipv4(port: Path) -> bool:
-    """Return whether a port has a RoCE v2 GID with an IPv4 address; an empty index cannot be read, and is skipped."""
+    """Return whether a port has a RoCE v2 GID with an IPv4 address.
+
+    Empty GID entries cannot be read, and are skipped.
+    """
     indices = [index for index in sysfs.entries(port / "gid_attrs/types") if index.isdecimal()]
     return any(
         sysfs.text(port / "gid_attrs/types" / index) == _ROCE_V2 and _IPV4.fullmatch(sysfs.text(port / "gids" / index))

@@ -1,7 +1,8 @@
-"""What is wrong with the ports of network cards: judged by their siblings, for nobody else knows what a port should be.
+"""Faults of network cards' ports in one reading, found by comparison with sibling ports.
 
-Siblings are ports of cards of one product and board on the same link layer. A virtual function's port is as whoever
-gave it away wants it, so it is neither judged nor compared with.
+Siblings are ports of cards of one product and board on the same link layer. The comparison is needed because no source
+tells which state a port should have. Ports of virtual functions are left out, because the program that assigned the
+function decides the state of its port.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ SEVERE: Final = (DOWN, SLOW, FLAPPING, ERRORS)
 
 
 class At(NamedTuple):
-    """A port, by its card's name and its number."""
+    """The identity of a port: its card's name and its number."""
 
     nic: str
     port: int
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """What is wrong with a port.
+    """One fault of a port.
 
     Attributes:
-        at: The port; of a card's firmware its first one.
+        at: The port; for a fault of a card's firmware, the card's first port.
         kind: One of ``KINDS``.
-        said: What was seen, without figures that change while it lasts.
-        cure: What to do.
+        said: The observation, without figures that change while the fault lasts.
+        cure: The repair.
     """
 
     at: At
@@ -50,18 +51,19 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class Seen(NamedTuple):
-    """A port as it was read, and which it is."""
+    """A port and its state in one reading."""
 
     at: At
     port: Port
 
 
 def troubles(nics: Sequence[NicState], *, known_up: Collection[At] = ()) -> tuple[Trouble, ...]:
-    """Return the troubles of network cards' ports that one reading shows, by card and port.
+    """Return the faults of network cards' ports that one reading shows, sorted by card and port.
 
     Args:
         nics: A reading.
-        known_up: Ports that were active before: if all siblings go down together, none of them is left to compare with.
+        known_up: Ports that were active in an earlier reading. They are needed if all siblings go down together,
+            because then no active port is left to compare with.
     """
     found = [trouble for group in siblings(nics) for trouble in _of_group(group, known_up)]
     found += _firmware(nics)
@@ -70,7 +72,10 @@ def troubles(nics: Sequence[NicState], *, known_up: Collection[At] = ()) -> tupl
 
 
 def siblings(nics: Sequence[NicState]) -> list[list[Seen]]:
-    """Return the groups of sibling ports, whose differences are troubles; the ports of functions are in none."""
+    """Return the groups of sibling ports, which should have the same state and rate.
+
+    Ports of virtual and scalable functions are left out.
+    """
     groups: dict[tuple[str, str, str], list[Seen]] = {}
     for nic in nics:
         for port in nic.ports if not nic.function else ():
@@ -88,7 +93,7 @@ def _of_group(group: Sequence[Seen], known_up: Collection[At]) -> Iterator[Troub
             if 0 < port.gbit < best.gbit:
                 yield Trouble(
                     at, SLOW, f"{where} runs at {_rate(port)}, its siblings at {_rate(best)}",
-                    "seat its cable and transceiver anew, and look at the switch port's speed and width",
+                    "reseat its cable and transceiver, and check the speed and width of the switch port",
                 )  # fmt: skip
             if port.layer == ETHERNET and port.ipv4 is False:
                 yield Trouble(
@@ -111,13 +116,16 @@ def _firmware(nics: Sequence[NicState]) -> Iterator[Trouble]:
             if nic.firmware != usual:
                 yield Trouble(
                     At(nic.name, nic.ports[0].number), FIRMWARE,
-                    f"{nic.name} has firmware {nic.firmware}, {counts[usual]} others of board {board} have {usual}",
-                    "bring the cards of one board to one firmware (mlxfwmanager)",
+                    f"NIC {nic.name} has firmware {nic.firmware}, {counts[usual]} others of board {board} have {usual}",
+                    "install the same firmware on all cards of one board (mlxfwmanager)",
                 )  # fmt: skip
 
 
 def state_of(port: Port) -> str:
-    """Return the state, one of ``STATES``, by which troubles of a port are judged; ``away`` has no interface here."""
+    """Return the state of a port for the metrics, one of ``STATES``.
+
+    ``away`` is a port without an interface on the host.
+    """
     if port.up:
         return "active"
     if port.off or port.away:
@@ -137,13 +145,16 @@ def _rate(port: Port) -> str:
 
 
 def _unmanaged(port: Port) -> bool:
-    """Return whether an InfiniBand link is up, and waits for a subnet manager: all siblings may."""
+    """Return whether an InfiniBand link is up and waits for a subnet manager.
+
+    This is a fault even if all siblings have the same state.
+    """
     return port.layer == INFINIBAND and port.state in ("INIT", "ARMED")
 
 
 def _cure(port: Port) -> str:
     if _unmanaged(port):
-        return "its link is up, and no subnet manager made it active: look at the fabric's (sminfo)"
+        return "check the fabric's subnet manager (sminfo): the link is up, and no subnet manager has activated it"
     if port.layer == ETHERNET:
-        return "look at its cable and at the switch; one that is not meant to be used: ip link set dev … down"
-    return "look at its cable and at the switch; one that is not meant to be used: ibportstate -D 0 PORT disable"
+        return "check its cable and the switch. If the port is not meant to be used, run: ip link set dev … down"
+    return "check its cable and the switch. If the port is not meant to be used, run: ibportstate -D 0 PORT disable"

@@ -1,4 +1,4 @@
-"""Which devices of this node claims have, as the API server knows it: also those that no kubelet has asked for yet."""
+"""Asks the API server which of the node's devices are allocated, also to claims that are not prepared yet."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ logger = logging.getLogger(__name__)
 
 
 async def devices(client: Client, *, pool: str) -> AbstractSet[str] | None:
-    """Return the names of the node's devices that are allocated to claims; None if the server does not say.
+    """Return the names of the node's devices that are allocated to claims.
 
-    No selector finds claims by node, so all are read, a page at a time, and of most of them nothing is kept. Of one
-    that cannot be read whole what can be read counts: else any tenant could keep this from being known.
+    The API server cannot select claims by node. So this function reads all claims, page by page, and keeps only the
+    names. If a claim cannot be decoded, its readable part counts. Otherwise one claim of a tenant could make the answer
+    unknown. ``pool`` is the node's pool of devices. The result is None if the server does not answer.
     """
 
     def own(claim: ResourceClaim) -> list[str] | None:
@@ -33,6 +34,8 @@ async def devices(client: Client, *, pool: str) -> AbstractSet[str] | None:
     try:
         by_claim, _ = await client.list(RESOURCE_CLAIMS, type=read)
     except (ApiError, Unreachable) as error:
-        logger.warning("which of this node's %s devices are allocated is not known: %s", names.DRIVER, error)
+        logger.warning(
+            "The node agent cannot find out which %s devices of this node are allocated: %s", names.DRIVER, error
+        )
         return None
     return {name for some in by_claim for name in some}

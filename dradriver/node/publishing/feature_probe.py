@@ -1,4 +1,4 @@
-"""Asking the API server what it keeps of a slice, before anything is published."""
+"""Asks the API server which fields of slices it keeps, before the publisher writes a slice."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 async def ask(client: Client, *, node: str, node_uid: str) -> SliceFeatures:
-    """Return which slice features the server keeps, by dry runs of this node's slices; nothing is stored.
+    """Return which optional fields of slices the API server keeps, by dry-run writes.
 
-    A server that calls such slices invalid can do none of it: that is never dangerous, and says so in the log.
+    An API server without a feature drops the feature's fields without an error. The server stores nothing. If it calls
+    the slices invalid, the result is that it keeps none of the fields. This is the safe assumption, and it is logged.
 
     Raises:
-        ApiError: The server refuses the node's slices as such.
-        Unreachable: It does not answer.
+        ApiError: The server refuses this node's slices for another reason.
+        Unreachable: The server does not answer.
     """
     able = ALL
     for probe in probes(node, node_uid):
@@ -29,7 +30,10 @@ async def ask(client: Client, *, node: str, node_uid: str) -> SliceFeatures:
         except ApiError as error:
             if not error.invalid:
                 raise
-            logger.warning("the API server does not take slices with all fields, so none of them is used: %s", error)
+            logger.warning(
+                "The API server refuses slices with the optional fields, so none of these fields is used: %s",
+                error,
+            )
             return SliceFeatures(**dict.fromkeys(FIELDS, False))
         able = able.without(pool.differences(probe, stored))
     return able

@@ -1,14 +1,18 @@
 """Decides how each GPU is published (whole, shared, cut into slices), and how that changes with the policies file.
 
-If a GPU changed its form while claims have parts of it, those parts would be allocated twice: shares are not counted
-among slices, and a device that disappears while it is allocated returns its counters. So a change has four steps:
+The *mode* of a GPU says how it is published. The *form* is the part of the mode that must not change while a claim uses
+the GPU. A change of form at the wrong time would allocate parts of the GPU twice. For example, shares are not counted
+among MIG slices. And when an allocated device disappears from the slices, the scheduler treats its counters as free.
+
+So a change of form has four steps:
 
 1. The GPU stays in its old form, with a taint that keeps new claims off it.
-2. The taint is published for ``GRACE_S``, so that the scheduler has written what it began before.
-3. No claim of the GPU is prepared on this node.
-4. The API server knows no claim that is allocated to it: the claim's pod may still wait for a volume or the kubelet.
+2. The taint stays published for ``GRACE_S``. In this time the scheduler writes the allocations that it began before.
+3. The agent waits until no claim of the GPU is prepared on this node.
+4. The agent asks the API server whether any claim is allocated to the GPU. The pod of an allocated claim may still wait
+   for a volume or for the kubelet.
 
-Then the GPU changes. A new agent starts with the forms that are published or, if nothing is published, remembered.
+Then the GPU changes. A new agent starts with the published modes, or with the remembered modes if nothing is published.
 """
 
 from __future__ import annotations
@@ -46,13 +50,13 @@ LOOK_S: Final = 5.0  # how often to check whether a waiting GPU may change now
 
 
 class _Waiting(msgspec.Struct):
-    """A GPU that waits for its change of form.
+    """A GPU that waits to be published in another way, because claims may use it.
 
     Attributes:
         since_wall: Start of the wait, seconds since 1970.
-        kept_off_since: When the taint was first seen published, by the clock; None while it is not published.
+        kept_off_since: When the taint was first seen published, by the monotonic clock; None while it is not published.
         questions: Number of questions to the API server so far.
-        next_question: Earliest time of the next question, by the clock.
+        next_question: Earliest time of the next question, by the monotonic clock.
     """
 
     since_wall: float
@@ -62,16 +66,18 @@ class _Waiting(msgspec.Struct):
 
 
 class ModeTransitions:
-    """Decides how each GPU is published: whole, shared or cut into slices.
+    """Decides how each GPU is published (its mode): whole, shared or cut into slices.
 
     Attributes:
-        modes: The last decision by the GPU's uuid, maybe of an earlier agent; includes GPUs that are absent now.
+        modes: The mode that was decided last for each GPU, by uuid. An earlier agent may have decided it. Includes GPUs
+            that are absent now.
         waiting: The GPUs that wait for a change, by uuid.
-        to_confirm: Uuids of waiting GPUs that change if the API server knows no claim of theirs. The caller asks it,
-            and calls ``decide`` again with the answer.
-        mig_off: Uuids of GPUs that stay whole although the policies file slices them: MIG mode is off, and only a reset
-            turns it on.
-        uncut: Uuids of GPUs that the policies file divides although their vendor's GPUs cannot be divided.
+        to_confirm: Uuids of waiting GPUs that may change as soon as the API server confirms that no claim is allocated
+            to them. The caller asks the API server, and calls ``decide`` again with the answer.
+        mig_off: Uuids of GPUs that stay whole although the policies file requests MIG slices. Their MIG mode is off,
+            and only a reset turns it on.
+        uncut: Uuids of GPUs that stay whole although the policies file requests fractions. Their vendor's GPUs cannot
+            be divided.
     """
 
     def __init__(
@@ -87,12 +93,12 @@ class ModeTransitions:
         """Read the remembered modes; decide nothing yet.
 
         Args:
-            policies: Gives the policies in force.
+            policies: Returns the policies in force.
             node: This node's name.
             mps: Whether MPS daemons can run on this node.
             remembered: Stores decisions on disk; None if they end with the process.
-            clock: Gives seconds that never go back.
-            wall: Gives seconds since 1970.
+            clock: Returns seconds that never go back.
+            wall: Returns seconds since 1970.
         """
         self._policies = policies
         self._node = node
@@ -111,10 +117,10 @@ class ModeTransitions:
         self.uncut: set[str] = set()  # GPUs that should be divided, of a vendor whose GPUs cannot be divided
 
     def sharing(self, gpu: Gpu) -> Sharing:
-        """Return how a GPU is shared now, while its mode may change.
+        """Return how a GPU is shared now: by MPS or time-slicing, and with which settings.
 
         Raises:
-            NotYetError: That is not known yet.
+            NotYetError: The GPU's mode is not known yet.
         """
         mode = self.modes.get(gpu.uuid)
         if mode is None:
@@ -124,10 +130,10 @@ class ModeTransitions:
         return Sharing(by="mps" if by_mps else "time-slicing", equal=mode.equal_shares, shm_mib=shm_mib)
 
     def makes_instances(self, gpu: str) -> bool:
-        """Return whether the GPU with this uuid has a mode in which MIG instances are made for claims.
+        """Return whether the agent makes MIG instances for claims on the GPU with this uuid, by the GPU's mode.
 
         Raises:
-            NotYetError: That is not known yet.
+            NotYetError: The GPU's mode is not known yet.
         """
         mode = self.modes.get(gpu)
         if mode is None:
@@ -135,7 +141,7 @@ class ModeTransitions:
         return mode.mig in ("dynamic", "placements")
 
     def exclusive(self, gpu: str) -> bool:
-        """Return whether the GPU with this uuid has a mode in which its parts are of one namespace at a time."""
+        """Return whether only one namespace at a time may use fractions of the GPU with this uuid."""
         mode = self.modes.get(gpu)
         return mode is not None and mode.exclusive_to == "namespace"
 
@@ -152,13 +158,13 @@ class ModeTransitions:
     ) -> dict[str, list[dict[str, Any]]]:
         """Decide the mode in which each GPU is published; return taints by uuid.
 
-        A GPU whose change of mode has to wait gets a taint.
+        A GPU that must wait before its mode can change keeps its mode and gets a taint.
 
         Args:
             machine: The machine.
             labels: The labels of the node.
             published: The published modes of GPUs, by uuid (see function ``published``).
-            kept_off: Uuids of GPUs whose taint is published (see function ``kept_off``).
+            kept_off: Uuids of the GPUs that no new claim gets, by the published slices (see function ``kept_off``).
             used: Uuids of GPUs that prepared claims have; None if unknown.
             able: The fields of slices that the API server keeps.
             allocated: Names of the node's devices that are allocated, by the API server's answer; None if it was not
@@ -205,7 +211,10 @@ class ModeTransitions:
         return taints
 
     def _before(self, gpu: Gpu, published: Mapping[str, Mode]) -> Mode | None:
-        """Return the current mode of a GPU: published, else remembered; None if it has neither."""
+        """Return how a GPU is published now (its mode); None if unknown.
+
+        If no slice shows it, this is the mode that was decided last.
+        """
         in_slices, decided = published.get(gpu.uuid), self.modes.get(gpu.uuid)
         if in_slices is None or decided is None or in_slices.shared != decided.shared:
             return in_slices or decided
@@ -221,7 +230,7 @@ class ModeTransitions:
     ) -> bool:
         """Return whether a waiting GPU may change now.
 
-        If only the API server's answer is missing, this asks for it.
+        If only the API server's answer is missing, the method adds the GPU to ``to_confirm``.
 
         Args:
             gpu: The GPU.
@@ -245,7 +254,10 @@ class ModeTransitions:
         return False
 
     def _has_waited(self, waiting: _Waiting, is_kept_off: bool) -> bool:
-        """Return whether the taint has been published for ``GRACE_S``; if it is removed, the time starts again."""
+        """Return whether a waiting GPU's taint has been published without a gap for one minute.
+
+        ``is_kept_off`` says whether the taint is published now.
+        """
         if not is_kept_off:
             waiting.kept_off_since = None
             return False
@@ -254,7 +266,10 @@ class ModeTransitions:
         return self._clock() - waiting.kept_off_since >= GRACE_S
 
     def _mode_by_policies(self, gpu: Gpu, labels: Mapping[str, str], before: Mode | None) -> Mode:
-        """Return the mode that the policies file gives a GPU; if it gives none, the mode stays as it is."""
+        """Return the mode (how the GPU is published) by the policies file, else ``before``.
+
+        If neither has a mode, the GPU is published as it is. Without MPS on the node, a GPU is not shared by MPS.
+        """
         mode = mode_of(self._policies(), node=self._node, labels=labels, gpu=gpu)
         if mode is None:
             return before or Mode(mig="off" if gpu.mig is None else "static")
@@ -262,12 +277,15 @@ class ModeTransitions:
             return mode
         if gpu.uuid not in self._warned_of_mps:
             self._warned_of_mps.add(gpu.uuid)
-            logger.warning("GPU %s is not shared: the policies file says mps; set mps.enabled in the chart", gpu.uuid)
+            logger.warning(
+                "GPU %s is not shared: the policies file says mps, and MPS is off. Set mps.enabled in the chart.",
+                gpu.uuid,
+            )
         return Mode(mig=mode.mig)
 
 
 def published(current_slices: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mode]:
-    """Return the modes in which GPUs are published now, by uuid.
+    """Return how GPUs are published now (their modes: whole, shared or sliced), by uuid.
 
     Args:
         current_slices: This driver's slices of the node.
@@ -298,9 +316,10 @@ def published(current_slices: Iterable[ResourceSlice], machine: Machine) -> dict
 
 
 def kept_off(found: Iterable[ResourceSlice], machine: Machine) -> set[str]:
-    """Return the uuids of the GPUs that no new claim gets because their mode changes, judged from a node's slices.
+    """Return the uuids of the GPUs that no new claim gets, by the node's slices.
 
-    All devices of such a GPU have the taint of a change, or it has none: so it is where the server keeps no taints.
+    These GPUs are about to be published in another way (another mode). All their devices have the taint of the change.
+    If the API server does not keep taints, the slices have no devices of these GPUs instead.
     """
     open_ = {
         device.text("uuid") or device.text("parentUUID")
@@ -312,13 +331,13 @@ def kept_off(found: Iterable[ResourceSlice], machine: Machine) -> set[str]:
 
 
 def _holds(gpu: Gpu, devices: Iterable[str]) -> bool:
-    """Return whether one of these names is of the GPU's device, or of a part of it."""
+    """Return whether one of these device names is the GPU's or one of its fractions'."""
     name = resource_slices.device_name(gpu.uuid)
     return any(device == name or device.startswith(f"{name}-") for device in devices)
 
 
 def listed(found: Iterable[ResourceSlice]) -> dict[str, list[str]]:
-    """Return the names of GPUs' parts that a node's slices list in the present mode, by the GPU's uuid."""
+    """Return the names of all fractions of GPUs that a node's slices list, by the GPU's uuid."""
     names_of: dict[str, list[str]] = {}
     for piece in found:
         for device in piece.spec.devices:
@@ -344,7 +363,12 @@ def _mode(device: Device, memory_mib: int) -> Mode:
 
 
 def taint(key: str, wall: float) -> dict[str, Any]:
-    """Return the taint that keeps new claims off a device, as in a mode transition, since a time of day."""
+    """Return a taint with the effect ``NoSchedule``, which keeps new claims off a device.
+
+    Args:
+        key: The key of the taint.
+        wall: The time of the taint, in seconds since 1970.
+    """
     added = datetime.datetime.fromtimestamp(int(wall), datetime.UTC)
     return {"key": key, "effect": "NoSchedule", "timeAdded": f"{added:%Y-%m-%dT%H:%M:%SZ}"}
 

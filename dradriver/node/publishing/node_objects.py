@@ -1,4 +1,4 @@
-"""This node in the API: the Node and the ResourceSlices of its GPUs, followed."""
+"""Watches this node in the API: its Node, and the ResourceSlices of its GPUs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,21 @@ from dradriver.topology.machine import Machine
 
 
 class NodeObjects:
-    """A node and all slices of it, any driver's.
+    """A Node and all of its slices, of any driver, as the API server has them.
 
     Attributes:
-        name: The node's.
-        node_changed: Told of each change of the Node.
-        slice_changed: Told of each change of a slice.
+        name: The node's name.
+        node_changed: An ``event.Event`` that occurs at each change of the Node.
+        slice_changed: An ``event.Event`` that occurs at each change of a slice.
     """
 
     def __init__(self, client: Client, name: str) -> None:
-        """Follow nothing yet; ``client`` is entered by then."""
+        """Store the arguments; watch nothing yet.
+
+        Args:
+            client: The client of the API server, already entered.
+            name: The node's name.
+        """
         self.name = name
         self.node_changed: Event[[Change[Node]]] = Event()
         self.slice_changed: Event[[Change[ResourceSlice]]] = Event()
@@ -47,24 +52,24 @@ class NodeObjects:
         )
 
     async def run(self) -> None:
-        """Follow the node and its slices until cancelled."""
+        """Watch the node and its slices until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.run())
             group.create_task(self._slices.run())
 
     async def synced(self) -> None:
-        """Wait until the node and its slices were read."""
+        """Wait until the Node and its slices were read from the API server for the first time."""
         await self._nodes.synced.wait()
         await self._slices.synced.wait()
 
     @property
     def node(self) -> Node | None:
-        """Return the Node; None until it was read, or if there is none."""
+        """Return the Node; None until it was read, or if it does not exist."""
         return self._nodes.store.get(("", self.name))
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Return the labels of the Node; none until it was read."""
+        """Return the labels of the Node; empty until it was read."""
         return {} if self.node is None else self.node.metadata.labels
 
     @property
@@ -73,31 +78,40 @@ class NodeObjects:
         return "" if self.node is None else self.node.status.node_info.container_runtime_version
 
     def is_removed(self, uuid: str) -> bool:
-        """Return whether an annotation of the Node object says that a GPU was removed for good."""
+        """Return whether the Node's annotation says that the GPU with this uuid was removed permanently."""
         text = "" if self.node is None else self.node.metadata.annotations.get(names.REMOVED_GPUS, "")
         return uuid.lower() in {part.strip().lower() for part in text.split(",")}
 
     def published(self) -> Published | None:
-        """Return what this driver's slices of the node say of the machine; None until they were read."""
+        """Return the machine and lost GPUs that this driver's slices of the node describe.
+
+        The result is None until the slices were read from the API server.
+        """
         if not self._slices.synced.is_set():
             return None
         return Published(self.earlier(), lost_gpus.read(self.ours, None))
 
     def released(self) -> str | None:
-        """Return why no process may hold the node's driver now, in words; None if all may."""
+        """Return why all processes must close the GPU driver now; None if they need not.
+
+        The Node's labels tell this, for example when an operator updates the driver.
+        """
         return driver_release.reason(self.labels)
 
     @property
     def ours(self) -> list[ResourceSlice]:
-        """Return this node's slices of this driver."""
+        """Return this node's slices that belong to this driver."""
         return [piece for piece in self._slices.store.values() if piece.spec.driver == names.DRIVER]
 
     def others(self, driver: str) -> list[ResourceSlice]:
-        """Return this node's slices of all drivers but one."""
+        """Return this node's slices of all drivers except ``driver``."""
         return [piece for piece in self._slices.store.values() if piece.spec.driver != driver]
 
     def earlier(self) -> Machine | None:
-        """Return the machine that the node's slices publish, or last did, by any agent; None without any."""
+        """Return the machine that the node's slices describe, or described last; None if unknown.
+
+        This agent or an earlier agent may have written the slices.
+        """
         with contextlib.suppress(TopologyError):
             self._earlier = resource_slices.read_machine(self.ours) or self._earlier
         return self._earlier

@@ -1,4 +1,7 @@
-"""What people are told of what a node does not publish: once, in the log, as an Event of the node, and as metrics."""
+"""Reports what a node does not publish, and why.
+
+Each report is made once: in the log, as an Event on the Node, and in metrics.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,18 @@ from dradriver.topology.vendors import Vendor
 
 logger = logging.getLogger(__name__)
 
-_TWICE: Final = ": one GPU would get two owners"
+_TWICE: Final = " Otherwise two programs would allocate the same GPU."
 
 
 class Notices:
-    """Tells what keeps GPUs from being published, or from being published as the policies file has them."""
+    """Reports why GPUs are not published, or are published in another way than the policies file says."""
 
     def __init__(self, events: Recorder | None) -> None:
-        """Nothing was told yet; without ``events`` all is for the log and the metrics alone."""
+        """Store the arguments; report nothing yet.
+
+        Args:
+            events: Writes Events; None for log and metrics only.
+        """
         self._events = events
         # What was said last: only news is said again.
         self._lacking: frozenset[str] = frozenset()  # names of slice features that the API server lacks
@@ -29,49 +36,62 @@ class Notices:
         self._no_parts = False  # whether the policies file divides GPUs that cannot be divided
 
     async def withheld(self, node: Node, why: str | None, *, twice: bool) -> None:
-        """Give notice of the reason why the node publishes nothing, or that nothing prevents it any more.
+        """Report the reason why the node publishes nothing, or that there is no reason any more.
 
         Args:
             node: The node.
-            why: Why, in words; None where nothing keeps it.
-            twice: Whether that is because something else hands out the same GPUs.
+            why: The reason, in words; None if the node publishes.
+            twice: Whether the reason is that another driver or plugin hands out the same GPUs. Then the Event says so,
+                too.
         """
         metrics.WITHHELD.set(why is not None)
         if why is None:
             logger.info("nothing keeps this node's GPUs from being published any more")
         else:
-            await self._say(node, "GPUsWithheld", f"nothing is published, because {why}{_TWICE if twice else ''}")
+            said = f"The node agent publishes no GPU of node {node.metadata.name}, because {why}."
+            await self._say(node, "GPUsUnpublished", said + (_TWICE if twice else ""))
 
     async def lacking(self, node: Node | None, fields: Collection[str]) -> None:
-        """Give notice of slice features that the API server newly lacks, by the names of ``slice_features.FIELDS``."""
+        """Report the slice fields that the API server drops, if the last call did not.
+
+        ``fields`` are names of ``slice_features.FIELDS``.
+        """
         for name in fields:
             if name not in self._lacking and node is not None:
-                said = f"the API server keeps no {name} in slices: {slice_features.WITHOUT[name]}"
+                said = f"The API server drops the {name} of devices in ResourceSlices: {slice_features.WITHOUT[name]}."
                 await self._say(node, "ServerLacks", said)
         self._lacking = frozenset(fields)
         for name in slice_features.FIELDS:
             metrics.SERVER_LACKS.labels(name).set(name in fields)
 
     async def mig_off(self, node: Node, uuids: Collection[str]) -> None:
-        """Give notice of each GPU that is newly in the list: its MIG mode must be turned on."""
+        """Report each GPU whose MIG mode an administrator must turn on.
+
+        GPUs of the last call are not reported again.
+        """
         metrics.MIG_OFF.set(len(uuids))
         for uuid in sorted({*uuids} - self._mig_off):
             said = (
-                f"GPU {uuid} stays whole: the policies file has it cut into slices, but MIG mode is off, and comes on "
-                f"at a reset only; nvidia-smi -i {uuid} -mig 1, then reset it: nvidia-smi -i {uuid} --gpu-reset"
+                f"GPU {uuid} stays whole. The policies file requests MIG slices of it, but its MIG mode is off "
+                f"and starts only at a reset. End the pods on it, then run: nvidia-smi -i {uuid} -mig 1 && "
+                f"nvidia-smi -i {uuid} --gpu-reset"
             )
             await self._say(node, "MigModeOff", said)
         self._mig_off = frozenset(uuids)
 
     async def no_parts(self, node: Node, uuids: Collection[str], vendor: Vendor) -> None:
-        """Give notice that the policies file divides these GPUs, whose vendor's GPUs cannot be divided."""
+        """Report that the policies file divides GPUs that cannot be divided.
+
+        ``uuids`` are the GPUs. GPUs of this vendor have no MIG slices or shares.
+        """
         before, self._no_parts = self._no_parts, bool(uuids)
         if uuids and not before:
             said = (
-                f"{len(uuids)} GPUs stay whole: the policies file has them shared or cut into slices, and of "
-                f"{vendor.word}'s there are no parts; leave them out of the section gpus by products or nodes"
+                f"{len(uuids)} GPUs of node {node.metadata.name} stay whole. The policies file requests shares or MIG "
+                f"slices of them, which GPUs of {vendor.word} do not have. Exclude them from the section gpus by "
+                "products or nodes."
             )
-            await self._say(node, "NoParts", said)
+            await self._say(node, "GPUFractionsUnsupported", said)
 
     async def _say(self, node: Node, reason: str, said: str) -> None:
         logger.warning("%s", said)

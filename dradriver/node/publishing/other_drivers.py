@@ -1,4 +1,7 @@
-"""Whether something else hands out this node's GPUs: two ledgers would give one GPU to two pods."""
+"""Checks whether another driver or plugin hands out this node's GPUs.
+
+If so, two pods could get one GPU.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,18 @@ OTHER_DRIVERS: Final = frozenset(_DRIVERS.values())
 
 
 def other_owner(node: Node, slices: Iterable[ResourceSlice], vendor: Vendor = NVIDIA) -> str | None:
-    """Return which other driver or plugin hands out the node's GPUs, in words; None if none does.
+    """Return the reason why the node's GPUs are not this driver's: another driver or plugin hands them out.
 
-    Extended resources that a DeviceClass serves are in no node's allocatable, so they do not count.
+    The result is None if there is no other driver or plugin. Extended resources that a DeviceClass serves do not count,
+    because they are not in the allocatable of a node.
 
     Args:
         node: This node.
         slices: All drivers' slices of this node.
-        vendor: Whose GPUs are published.
+        vendor: The vendor of the GPUs that are published.
 
     Raises:
-        WordError: An amount in the node's allocatable is no quantity.
+        WordError: An amount in the node's allocatable is not a quantity.
     """
     for resource, amount in sorted(node.status.allocatable.items()):
         if resource.startswith((*vendor.resources, *vendor.offered)) and quantity.whole(amount) > 0:
@@ -39,7 +43,7 @@ def other_owner(node: Node, slices: Iterable[ResourceSlice], vendor: Vendor = NV
 
 
 def of_another_vendor(machine: Machine) -> str | None:
-    """Return in words that the cluster chooses another driver's GPUs than this machine has; None if it does not."""
+    """Return a message if the cluster is set up for another vendor's GPUs than this machine has; else None."""
     current = allocating_driver.current_ledger()
     if not current.vendor or not machine.gpus or machine.vendor.word == current.vendor:
         return None

@@ -1,6 +1,7 @@
-"""What must be written so that a node's pool holds exactly the wanted slices: pure functions on API objects.
+"""Finds the writes that change a node's pool into the desired slices: pure functions, called by the publisher.
 
-Consumers use the slices of the highest generation, once as many are there as each of them says (resource/v1 types.go).
+A scheduler uses only the slices of the highest pool generation. And it waits until their number is the number of slices
+that each of them names (resource/v1 types.go).
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})  # the API server leaves 
 
 
 class Writes(msgspec.Struct, frozen=True, kw_only=True):
-    """What to write, in this order.
+    """The writes to a pool, in this order.
 
     Attributes:
-        create: Slices that are not there.
-        update: Slices with the resourceVersion that they replace.
+        create: Slices to create.
+        update: Slices to update, with the resourceVersion that they replace.
         delete: Names and resource versions of slices that do not belong to the pool any more.
-        generation: The pool's generation after that.
+        generation: The pool's generation after the writes.
     """
 
     create: list[Object]
@@ -39,7 +40,10 @@ class Writes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep_times(wanted: Sequence[Object], found: Sequence[Object]) -> list[Object]:
-    """Return the wanted slices with the times of taints that the pool has already, by an earlier agent too."""
+    """Return a copy of the wanted slices in which existing taints keep their time (``timeAdded``).
+
+    So a restart of the agent does not change since when a GPU has a taint. ``found`` are the existing slices.
+    """
     times = {
         (device["name"], taint.get("key"), taint.get("effect")): taint["timeAdded"]
         for obj in found
@@ -62,13 +66,13 @@ def writes(
     least_generation: int = 0,
     tolerated: Mapping[str, frozenset[str]],
 ) -> Writes:
-    """Return the writes that turn the existing slices of a pool into the wanted ones.
+    """Return the writes that turn the existing slices of a pool into the wanted slices.
 
     Args:
         desired: The pool's slices, as ``api.slices.resource_slices.build`` makes them.
         current: This driver's slices of this node, as the API server has them.
-        least_generation: The lowest pool generation to write: that of the last write if the content is the same, else
-            one more. Consumers may have seen that generation although its slices were deleted since.
+        least_generation: The lowest pool generation to write: the generation of the last write if the content is the
+            same, else one more. Schedulers may have seen that generation even if its slices were deleted since.
         tolerated: By slice name: the fields that the API server does not keep as wanted.
     """
     # 1. The existing slices that have the wanted content.
@@ -99,10 +103,10 @@ def writes(
 
 
 def differences(wanted: Object, found: Object) -> frozenset[str]:
-    """Return the paths at which two slices of a pool differ in content; quantities are compared by amount.
+    """Return the paths of the fields in which two slices of a pool differ; quantities are compared by amount.
 
-    A field that the API server does not know, or whose feature is off, is dropped without an error: it shows up here
-    when what came back from a write is compared with what was sent.
+    The API server drops a field without an error if it does not know the field, or if the field's feature is off. The
+    difference between the sent and the returned slice shows this.
     """
     return frozenset(_differences(_content(wanted), _content(found), ""))
 
@@ -133,7 +137,10 @@ def _content(obj: Object) -> Object:
 
 
 def _amounts(where: dict[str, Any], *keys: str) -> None:
-    """Put exact amounts in place of quantities, to compare them; what is no quantity stays as it is."""
+    """Replace some quantities in a slice's object by exact amounts, so that they can be compared.
+
+    ``keys`` names the fields of ``where`` with the quantities. Values that are not quantities stay.
+    """
     for key in keys:
         with contextlib.suppress(WordError):
             if isinstance(where.get(key), list):
@@ -165,7 +172,7 @@ def _with_generation(obj: Object, generation: int) -> Object:
 
 
 def _replacing(old: Object, new: Object) -> Object:
-    """Return the new slice with what others wrote into the old one's metadata."""
+    """Return the new slice with the labels and annotations that other programs wrote on the old slice."""
     metadata = {key: old["metadata"][key] for key in ("labels", "annotations", "uid") if key in old["metadata"]}
     theirs = {key: text for key, text in metadata.get("annotations", {}).items() if key not in _OUR_ANNOTATIONS}
     metadata["annotations"] = theirs | new["metadata"].get("annotations", {})

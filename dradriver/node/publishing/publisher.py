@@ -1,8 +1,11 @@
-"""Publishes this node's GPUs: keeps its ResourceSlices as they should be.
+"""Publishes this node's GPUs: writes its ResourceSlices, and corrects them after each change.
 
-Slices are published only while the kubelet has the plugin registered: before that they would attract pods that the
-kubelet then refuses. The kubelet deletes them when it starts, before it registers plugins, and 30 s after the plugin is
-gone; a watch notices. The agent deletes nothing when it ends, so a restart within these 30 s changes nothing.
+Slices are published only while the kubelet has the plugin registered. Before that they would attract pods that the
+kubelet then refuses.
+
+The kubelet deletes the slices in two cases: when the kubelet starts, before it registers plugins, and 30 s after the
+plugin disappeared. The agent watches the slices, so it sees this. The agent deletes no slices when it ends. So the
+slices do not change if the agent restarts within these 30 s.
 """
 
 from __future__ import annotations
@@ -55,31 +58,46 @@ _LAST_RETRY_S: Final = 30.0
 
 
 class Taints(Protocol):
-    """Which taints GPUs should have."""
+    """Provides the taints of GPUs."""
 
     def taints(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """Return the taints that the publisher writes on GPUs in slices, by uuid."""
+        """Return the taints of GPUs by uuid, for their devices in slices."""
 
     def adopt(self, published: Collection[tuple[str, str]], /) -> None:
-        """Take over the published taints, as names of devices with keys, before ``taints`` is called."""
+        """Let faults count at once for which an earlier agent published taints.
+
+        So a restart of the agent does not remove a taint for a while. Called before ``taints``.
+
+        Args:
+            published: Pairs of a device name and the key of its taint.
+        """
 
 
 class LostGpus(Protocol):
-    """Which GPUs the node lost."""
+    """Provides the GPUs that the node lost, so that its slices name them."""
 
     def adopt(self, published: Collection[LostGpu], earlier: Machine | None, /) -> None:
-        """Take over the published lost GPUs, maybe of an earlier agent, and their machine, before ``lost``."""
+        """Add lost GPUs from the published slices, which an earlier agent may have written.
+
+        So the slices still name them after a restart. Called before ``lost``.
+
+        Args:
+            published: The lost GPUs.
+            earlier: The machine that was published with them; None if unknown.
+        """
 
     def lost(self) -> Sequence[LostGpu]:
-        """Return the lost GPUs that the publisher writes on the node's slices."""
+        """Return the GPUs that the node lost, for its slices."""
 
 
 class Publisher:
-    """Writes this node's slices while ``run`` runs: the machine alone where another driver hands out the GPUs.
+    """Writes this node's slices while ``run`` runs.
+
+    If another driver hands out the GPUs, the slices describe the machine and have no devices.
 
     Attributes:
-        published: Whether the slices were as they should be at the last check.
-        withheld: Why nothing is published on purpose; None if slices are published.
+        published: Whether the slices were correct at the last check.
+        withheld: The reason why nothing is published on purpose; None if slices are published.
     """
 
     def __init__(
@@ -97,21 +115,23 @@ class Publisher:
         refused: Callable[[], str | None] = lambda: None,
         lost: LostGpus | None = None,
     ) -> None:
-        """Write nothing yet.
+        """Store the arguments; write nothing yet.
 
         Args:
-            client: An entered client.
+            client: The client of the API server, already entered as a context manager.
             objects: This node in the API; followed while ``run`` runs.
-            machine: Gives the machine as it is now; None until it was read, which leaves the slices as they are.
-            registered: Whether the kubelet has the plugin registered.
+            machine: Returns the machine as it is now; None until it was read. While it is None, the slices stay
+                unchanged.
+            registered: Returns whether the kubelet has the plugin registered.
             modes: Decides whether each GPU is whole, shared or sliced; by default the policies' defaults decide.
-            taints: Gives the taints of GPUs; None for no taints.
+            taints: Provides the taints of GPUs; None for no taints.
             events: Writes Events about the node: features that the API server lacks, why nothing is published, GPUs
                 that stay whole although the policies file says otherwise.
-            used: Gives the names of the devices of prepared claims, by the GPU's uuid.
+            used: Returns the names of the devices of prepared claims, by the GPU's uuid.
             allow_device_plugin: Whether to publish even if another program allocates the same GPUs.
-            refused: Gives the reason why no GPU of the machine can be handed out; None if some can, or if it has none.
-            lost: Gives the GPUs that the node lost; None if they are not watched.
+            refused: Returns the reason why containers can get no GPU of the machine. None if they can get some, or if
+                the machine has no GPU.
+            lost: Provides the GPUs that the node lost; None if they are not watched.
         """
         self._client = client
         self._objects = objects
@@ -142,35 +162,39 @@ class Publisher:
 
     @property
     def settled(self) -> bool:
-        """Return whether all slices are published, or deliberately not."""
+        """Return whether all slices are published, or nothing is published for a known reason."""
         return self.published or self.withheld is not None
 
     def whole(self) -> list[str]:
-        """Return the uuids of published GPUs outside MIG mode, which only pods with a claim may use."""
+        """Return the uuids of published GPUs without MIG mode.
+
+        Only pods with a claim may use these GPUs. The result is empty if a device plugin may also give the GPUs to
+        containers, or if the slices are not published.
+        """
         machine = self._machine()
         if machine is None or self._beside or not self.published:
             return []
         return [gpu.uuid for gpu in machine.gpus if gpu.mig is None]
 
     def poke(self) -> None:
-        """Let the publisher check the slices again: the machine changed."""
+        """Check the slices again, because the machine changed."""
         self._wake.set()
 
     def registration_changed(self) -> None:
-        """Let the publisher check the slices again: the kubelet registered the plugin, or dropped it."""
+        """Check the slices again, because the kubelet registered the plugin or dropped it."""
         if not self._registered():
             self.published = False
         self._kubelet_is_up.set()
         self._wake.set()
 
     async def run(self) -> None:
-        """Publish the node's slices, and keep them right, until cancelled."""
+        """Publish the node's slices and correct them, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._objects.run())
             group.create_task(self._keep())
 
     async def _keep(self) -> None:
-        """Write the slices whenever something changed; after an error again, with growing pauses."""
+        """Write the slices whenever something changed; after an error try again, with growing pauses."""
         await self._objects.synced()
         retry_s = _FIRST_RETRY_S
         while True:
@@ -182,7 +206,7 @@ class Publisher:
                 self.published = False
                 logger.log(
                     logging.INFO if isinstance(error, ApiError) and error.conflict else logging.WARNING,
-                    "the slices are not written; again in %.1f s: %s",
+                    "The ResourceSlices of this node cannot be written, and are tried again in %.1f s: %s",
                     retry_s,
                     error,
                 )
@@ -199,13 +223,20 @@ class Publisher:
                 self._features = None
 
     def _look_again_s(self) -> float | None:
-        """Return after how many seconds without a change to check again; None for never."""
+        """Return after how many seconds to check the slices again; None for never.
+
+        The check is needed while a GPU waits for another mode, a MIG instance is missing, or the API server lacks a
+        feature.
+        """
         if self._modes.waiting or self._has_gone_instances:
             return LOOK_S
         return ASK_AGAIN_S if self._features is not None and self._features.lacking else None
 
     async def _sync(self) -> None:
-        """Publish the slices that the machine should have now, or none if they are withheld."""
+        """Publish the slices that describe the machine now.
+
+        If there is a reason to withhold the GPUs, publish none.
+        """
         node, machine = self._objects.node, self._machine()
         if not self._registered() or node is None or machine is None:
             self.published = False
@@ -288,7 +319,7 @@ class Publisher:
         try:
             return {} if self._used is None else await self._used()
         except (DriverError, OSError) as error:
-            logger.warning("what is prepared is not known: %s", error)
+            logger.warning("The node agent cannot read which claims are prepared: %s", error)
             return None
 
     def _tainted(self) -> set[tuple[str, str]]:
@@ -318,14 +349,20 @@ class Publisher:
             self._last = (wanted, todo.generation)
 
     async def _note(self, verb: str, sent: pool.Object, stored: pool.Object) -> None:
-        """Remember the stored version of a slice, and log once which fields the server did not keep."""
+        """Remember the stored version of a slice, and log once which fields the server did not keep.
+
+        Args:
+            verb: ``create`` or ``update``, for the log.
+            sent: The slice that was sent.
+            stored: The slice that the API server returned.
+        """
         name = stored["metadata"]["name"]
         self._own[name] = stored["metadata"]["resourceVersion"]
         self._count(verb, name)
         refused = pool.differences(sent, stored)
         if refused and refused != self._tolerated.get(name):
             logger.warning(
-                "the API server does not keep these fields of slice %s: %s", name, ", ".join(sorted(refused))
+                "The API server does not keep these fields of slice %s: %s", name, ", ".join(sorted(refused))
             )
         self._tolerated[name] = refused
         if self._features is None:
@@ -336,7 +373,7 @@ class Publisher:
             self._wake.set()
 
     async def _learn(self, features: SliceFeatures) -> None:
-        """Remember which fields the API server keeps, and write an Event about those that it lacks."""
+        """Store which fields of slices the API server keeps; report those that it drops."""
         await self._notices.lacking(self._objects.node, features.lacking)
         self._features = features
 
@@ -351,7 +388,10 @@ class Publisher:
         self._kubelet_is_up.set()
 
     def _repair(self) -> None:
-        """Look again, the later the more often somebody else changed our slices lately."""
+        """Check the slices again and correct them, because another program changed them.
+
+        The more often other programs changed the slices lately, the longer this method waits before the check.
+        """
         loop = asyncio.get_running_loop()
         while self._disturbed and self._disturbed[0] < loop.time() - REPAIRS_WITHIN_S:
             self._disturbed.popleft()
@@ -361,7 +401,7 @@ class Publisher:
             self._wake.set()
             return
         if late == 1:
-            logger.warning("somebody else keeps changing this node's slices (another instance of the node agent?)")
+            logger.warning("Another program keeps changing this node's slices, perhaps a second node agent.")
         if self._repair_at is None or self._repair_at.when() <= loop.time():
             delay_s = wait_s(late - 1, first_s=_FIRST_DELAY_S, longest_s=_LAST_DELAY_S)
             self._repair_at = loop.call_later(delay_s, self._wake.set)

@@ -1,7 +1,8 @@
-"""How GPUs were handed out last, for an agent that starts when nothing is published.
+"""Records in a file how each GPU is published (its mode: whole, shared or sliced).
 
-The kubelet deletes a node's slices when it starts, and 30 s after the agent is gone. A GPU that waited for its claims
-to be handed out otherwise would not wait then, and claims that a reboot leaves would have something of another form.
+An agent that starts while nothing is published reads the file. The kubelet deletes a node's slices when it starts, and
+30 s after the agent disappeared. Then only this file knows the modes. Without it, a GPU that waits for a change of its
+mode would change at once. And claims that survive a reboot would get a device of another mode.
 """
 
 from __future__ import annotations
@@ -19,37 +20,47 @@ logger = logging.getLogger(__name__)
 
 
 class Remembered:
-    """A file of a few kilobytes with the mode of each GPU."""
+    """The file that records how each GPU is published (its mode); a few kilobytes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Mode] = {}  # the modes in the file, by the GPU's uuid
 
     def read(self) -> dict[str, Mode]:
-        """Return the remembered modes of GPUs, by uuid, without those that cannot be read."""
+        """Return from the file how each GPU was published (its mode), by uuid.
+
+        Entries that cannot be read are left out.
+        """
         try:
             entries = msgspec.json.decode(self._path.read_bytes(), type=dict[str, msgspec.Raw])
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            logger.warning("as what GPUs were handed out is not known: %s: %s", self._path, error)
+            logger.warning(
+                "The file with the modes of GPUs (whole, shared or MIG) cannot be read: %s: %s", self._path, error
+            )
             return {}
         self._known = {}
         for uuid, entry in entries.items():
             try:
                 self._known[uuid] = msgspec.json.decode(entry, type=Mode)
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:  # a newer agent's word
-                logger.warning("as what GPU %s was handed out is not known: %s: %s", uuid, self._path, error)
+                logger.warning(
+                    "The mode of GPU %s (whole, shared or MIG) cannot be read: %s: %s", uuid, self._path, error
+                )
         return dict(self._known)
 
     def write(self, modes: Mapping[str, Mode]) -> None:
-        """Write the GPUs' modes into the file; what cannot be written now is tried again at the next call."""
+        """Write into the file how each GPU is published (``modes``, by uuid).
+
+        A failed write is tried again at the next call.
+        """
         if modes == self._known:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             atomic_files.write(self._path, msgspec.json.encode(modes))
         except OSError as error:
-            logger.warning("as what GPUs are handed out is not written: %s", error)
+            logger.warning("The file with the modes of GPUs (whole, shared or MIG) cannot be written: %s", error)
             return
         self._known = dict(modes)

@@ -1,9 +1,9 @@
-"""What is one vendor's in the agent: how its GPUs are read, what of them can be handed out, what their driver reports.
+"""The code for each vendor: how its GPUs are read, how they are handed out, what their driver reports.
 
-A room knows no other room.
+The code of one vendor does not import the code of another.
 
-vendor_of_node  whose GPUs a node publishes
-nvidia   by NVML, with MIG and shares
-amd      from /sys, whole GPUs
-ascend   simulated NPUs alone
+vendor_of_node  the vendor whose GPUs a node publishes
+nvidia   GPUs read by NVML, with MIG instances and shares
+amd      GPUs read from /sys, whole GPUs only
+ascend   only simulated NPUs
 """

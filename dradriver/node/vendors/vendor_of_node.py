@@ -1,7 +1,8 @@
-"""Whose GPUs a node publishes, by what /sys says of its PCI devices: one vendor's, for a claim is for one vendor's.
+"""Chooses the vendor whose GPUs a node publishes, by its PCI devices in /sys.
 
-Where both NVIDIA's and AMD's are, those made for data centres count: a CPU's own display, or a card for a console,
-takes no GPU away. Looked at once, as the agent starts; whoever changes hardware starts the node anew.
+A node publishes GPUs of one vendor, because a claim is for one vendor's GPUs. If a node has GPUs of both NVIDIA and
+AMD, GPUs for data centres count. So the display of a CPU, or a card for a console, does not change the choice. The
+devices are read once, when the agent starts, because a change of hardware needs a restart of the node.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class Present(NamedTuple):
 
     Attributes:
         vendor: The vendor.
-        refused: Why the node publishes no GPUs at all; None if it publishes this vendor's.
-        left_out: Which GPUs of another vendor are not published, and why; None if there are none.
+        refused: Why the node publishes no GPUs at all; None if it publishes this vendor's GPUs.
+        left_out: A text that says which devices of other vendors are not published, and why; None if there are none.
     """
 
     vendor: Vendor
@@ -37,10 +38,10 @@ class Present(NamedTuple):
 
 
 def look(root: Path) -> Present:
-    """Choose by the node's PCI devices the vendor whose GPUs it publishes.
+    """Return the vendor whose GPUs the node publishes, by the node's PCI devices.
 
-    GPUs for data centres take precedence over graphics cards. Without any GPU the answer is NVIDIA, because its driver
-    may know GPUs that are no PCI devices.
+    GPUs for data centres take precedence over graphics cards. If there is no GPU, the result is NVIDIA, because
+    NVIDIA's driver may know GPUs that are not PCI devices.
 
     Args:
         root: Folder that contains the host's /sys.
@@ -65,8 +66,8 @@ def look(root: Path) -> Present:
 
     # 2. Choose. If there are GPUs for data centres, only they count. AMD is chosen if all GPUs that count are AMD's.
     if len(large) > 1:
-        text = "the node has GPUs of NVIDIA and of AMD for data centres, and publishes one vendor's only"
-        return Present(NVIDIA, f"{text}; name it in the chart (discovery: nvml or amd), or part them")
+        text = "the node has GPUs of NVIDIA and of AMD for data centres, and an agent publishes those of one vendor"
+        return Present(NVIDIA, f"{text}. Name the vendor in the chart (discovery: nvml or amd), or use two nodes")
     chosen = AMD if (large or set(gpu_counts)) == {AMD} else NVIDIA
     other = NVIDIA if chosen is AMD else AMD
 
@@ -76,9 +77,9 @@ def look(root: Path) -> Present:
         why = "which are for data centres" if large else "for a node publishes one vendor's only"
         count = f"{gpu_counts[other]} device{'s' if gpu_counts[other] > 1 else ''} of {other.word} left out"
         published = f"{gpu_counts[chosen]} of {chosen.word}, {why}"
-        left_out = f"{count} beside {published}; the chart's discovery names another vendor"
+        left_out = f"{count} next to {published}. To publish these instead, set discovery in the chart"
     if forks:
         many = "s" if forks > 1 else ""
         of_forks = f"{forks} device{many} of {amd_products.maker(amd_products.HYGON)} left out: they are not AMD's"
-        left_out = f"{left_out}; {of_forks}" if left_out else of_forks
+        left_out = f"{left_out}. {of_forks}" if left_out else of_forks
     return Present(chosen, left_out=left_out)

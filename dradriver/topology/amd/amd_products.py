@@ -1,4 +1,4 @@
-"""AMD's products: names, memory, and what RCCL counts for their links and between their CPUs."""
+"""AMD's products: names, memory, and the bandwidths that RCCL counts for their links and between their CPUs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _BEFORE_NAMES: Final = {"910": "90a"}  # what RCCL's early files call it
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part, a die where a package has two.
+    """One AMD GPU product. If a package has two dies, each die is a GPU.
 
     Attributes:
-        product: As AMD names the part. The driver names its board (``product_name`` in /sys), which differs from maker
-            to maker: ``AMD INSTINCT MI200 (MCM) OAM LC MBA HPE C2``; not all boards have such a name.
+        product: AMD's name of the product. The driver names its board (``product_name`` in /sys), which differs from
+            maker to maker: ``AMD INSTINCT MI200 (MCM) OAM LC MBA HPE C2``; not all boards have such a name.
         architecture: ``gfx942``.
         memory_mib: Its memory in MiB.
-        pcie_gbps: Its PCIe link at its best, as NCCL counts (x16 Gen 4 is 24).
+        pcie_gbps: The highest bandwidth of its PCIe link, as NCCL counts (x16 Gen 4 is 24).
     """
 
     product: str
@@ -51,25 +51,38 @@ PARTS: Final = {  # by PCI device id (the pci.ids database; AMD's data sheets)
 
 
 def maker(vendor: str) -> str:
-    """Return in words which company other than AMD made a device, by its PCI vendor id in hex."""
+    """Return the name of the company that made a device, if it is not AMD: ``Hygon (1d94)``, ``vendor 10de``.
+
+    Args:
+        vendor: The PCI vendor id of the device, in hex.
+    """
     return f"Hygon ({vendor})" if vendor == HYGON else f"vendor {vendor}"
 
 
 def architecture(gcn: str) -> str:
-    """Return an AMD architecture's name: ``gfx90a`` for what RCCL's files call ``910``; empty for others."""
+    """Return an AMD architecture's name from the number in RCCL's files: ``gfx90a`` for ``910``.
+
+    ``gcn`` is this number. The result is empty if it is unknown.
+    """
     match = _GCN.fullmatch(gcn)
     return f"gfx{_BEFORE_NAMES.get(match[1], match[1])}" if match else ""
 
 
 def link_gbps(architecture: str) -> float:
-    """Return one xGMI link's bandwidth as RCCL counts it, GB/s in one direction; of unknown products the newest's."""
+    """Return one xGMI link's bandwidth as RCCL counts it, GB/s in one direction.
+
+    For an unknown architecture, return the bandwidth of the newest products.
+    """
     return _LINK_GBPS.get(architecture, _NEWER_LINK_GBPS)
 
 
 def likely(links: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Return the bandwidths of an xGMI and of a PCIe link of the AMD products that most likely have such links, GB/s.
+    """Return the bandwidths of one xGMI link and of the PCIe link, GB/s, of the most likely AMD product.
 
-    Eight in a full mesh are MI300s and newer; all others are taken for MI200s.
+    The links between the GPUs decide: eight GPUs in a full mesh are probably MI300s or newer, all others MI200s.
+
+    Args:
+        links: GPUs x GPUs, the number of links of each pair.
     """
     newer = len(links) == 8 and all(count for i, row in enumerate(links) for j, count in enumerate(row) if i != j)
     return (link_gbps("gfx942"), 48.0) if newer else (link_gbps("gfx90a"), 24.0)

@@ -1,4 +1,4 @@
-"""Which of AMD's GPUs are one package: the two dies of an MI250 are two GPUs for everybody, and fail together."""
+"""The AMD GPUs that are one package: the two dies of an MI250 are separate GPUs, but they fail together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _INSIDE: Final = 4  # links between the dies of a package, and between no others
 
 
 def pairs(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield the uuids of each two GPUs that are one AMD package, as far as their links tell."""
+    """Yield the uuids of the two GPUs of each AMD package (one MI250 has two).
+
+    Two GPUs are one package if they have at least four links; GPUs of different packages have fewer.
+    """
     if machine.vendor is not AMD:
         return
     for i, a in enumerate(machine.gpus):

@@ -1,8 +1,9 @@
-"""From the text or JSON of ``amd-smi topology``, or the text of ``rocm-smi --showtopo``, to a ``Machine``.
+"""Converts the output of ``amd-smi topology`` (text or JSON) or ``rocm-smi --showtopo`` (text) to a ``Machine``.
 
-Both print one matrix a property, each below a title: ``WEIGHT TABLE:`` with bus ids as names, or ``==== Weight between
-two GPUs ====`` with ``GPU0``; JSON has the same (``smi_json``). Link type, weight and, of ``amd-smi``, bandwidth are
-read; the others are skipped.
+Both commands print one matrix for each property, below a title. ``amd-smi`` prints titles such as ``WEIGHT TABLE:``,
+and names GPUs by their bus ids. ``rocm-smi`` prints ``==== Weight between two GPUs ====`` and names such as ``GPU0``.
+JSON has the same matrices (``smi_json``). This module reads link type, weight and, from ``amd-smi``, bandwidth; it
+skips other matrices.
 """
 
 from __future__ import annotations
@@ -55,25 +56,30 @@ class _Table(msgspec.Struct):
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     """Return the machine that a text of ``amd-smi topology`` or ``rocm-smi --showtopo`` shows.
 
-    The texts have no product names, and only ``amd-smi`` has bus ids; uuids are made up. GPUs are numbered in the
-    text's order. If ``amd-smi`` prints both bandwidths of a pair, its number of links is the maximum over the minimum,
-    else 1. Only ``rocm-smi`` prints NUMA nodes. If links hide the path over PCIe, the path is the farthest that they
-    allow. What one link carries follows from how the GPUs are linked; ``complete`` can correct it.
+    The texts lack some facts:
+
+    * There are no product names, and only ``amd-smi`` prints bus ids. Uuids are made up. GPUs are numbered in the
+      text's order.
+    * The number of links of a pair is its maximum bandwidth divided by its minimum, which only ``amd-smi`` prints; else
+      it is 1.
+    * Only ``rocm-smi`` prints NUMA nodes, from which the PCIe path of a pair follows: NODE or SYS. If they are unknown,
+      the weight of a pair without links shows its path. For a pair with links, the path is then SYS.
+    * The bandwidth of one link follows from the pattern of the links; ``complete`` can correct it.
 
     Args:
         text: The whole output, or the JSON of ``amd-smi topology --json``.
         name: The machine's name.
-        seed: Tells machines of the same name apart.
+        seed: A text that gives machines of the same name different uuids.
 
     Raises:
-        TopologyError: With the line: no table of link types, a row or cell missing, an unknown cell, two sides that
-            differ.
+        TopologyError: With the line: no table of link types, a row or cell is missing, a cell is unknown, or the two
+            sides of a pair differ.
     """
     tables, numas = (_of_json(text), {}) if text.lstrip().startswith("[") else _tables(text)
     if "type" not in tables:
         raise TopologyError(
-            "amd-smi topology, line 1: no table of link types; give the whole output of amd-smi topology, or of "
-            "rocm-smi --showtopo"
+            "amd-smi topology, line 1: the table of link types is missing. Write the whole output of amd-smi "
+            "topology, or of rocm-smi --showtopo."
         )
 
     # Matrices, GPUs x GPUs: whether an xGMI link joins them, the driver's weight (a distance), the number of links.
@@ -146,9 +152,10 @@ def _error(line: int, message: str) -> TopologyError:
 
 
 def _tables(text: str) -> tuple[dict[str, _Table], dict[int, int]]:
-    """Return the tables of a text by their content, and each GPU's NUMA node if the text has it.
+    """Return the tables of a text by what they contain, and the NUMA node of each GPU.
 
-    A table starts with a title; other tables' lines are skipped.
+    A table is the matrix of one property, such as the link type, below a title. Tables that are not needed are skipped.
+    The NUMA nodes are empty if the text has none.
 
     Raises:
         TopologyError: A table has no row for one of its devices.
@@ -175,19 +182,22 @@ def _tables(text: str) -> tuple[dict[str, _Table], dict[int, int]]:
     for table in tables.values():
         missing = next((device for device in table.names if device not in table.rows), None)
         if missing is not None:
-            raise _error(table.line, f"the row of {missing} is missing; give the whole output")
+            raise _error(table.line, f"the row of {missing} is missing. Write the whole output.")
     return tables, numas
 
 
 def _of_json(text: str) -> dict[str, _Table]:
-    """Return the same tables of JSON; whatever is wrong there is said of line 1."""
+    """Return the tables in the JSON of ``amd-smi topology``, by what they contain.
+
+    Errors are reported with line 1, because the JSON has no lines of its own.
+    """
     tables: dict[str, _Table] = {}
     for kind, cells in smi_json.matrices(text).items():
         tables[kind] = table = _empty_table(list(cells), 1)
         for device, row in cells.items():
             missing = next((other for other in table.names if other not in row), None)
             if missing is not None:
-                raise _error(1, f"{device} has nothing of {missing}; give the whole output")
+                raise _error(1, f"{device} has no cell for {missing}. Write the whole output.")
             _add_row(table, [device, *(row[other] for other in table.names)], 1)
     return tables
 
@@ -196,9 +206,11 @@ def _empty_table(words: Sequence[str], number: int) -> _Table:
     names = [word.lower() if is_bus_id(word.lower()) else word for word in words]
     wrong = next((word for word in names if not _GPU.fullmatch(word) and not is_bus_id(word)), None)
     if wrong is not None:
-        raise _error(number, f"{wrong!r} is no GPU; columns are bus ids (0000:0c:00.0) or GPU0, GPU1, …")
+        raise _error(number, f"{wrong!r} is no GPU. Columns are bus ids (0000:0c:00.0) or GPU0, GPU1, …")
     if len(set(names)) < len(names) or len(names) > _MOST_GPUS:
-        raise _error(number, f"{len(names)} columns; each GPU stands once, and {_MOST_GPUS} are the most")
+        raise _error(
+            number, f"the table has {len(names)} columns. It must have one for each GPU, and at most {_MOST_GPUS}."
+        )
     return _Table(names=names, line=number)
 
 
@@ -207,13 +219,22 @@ def _add_row(table: _Table, words: Sequence[str], number: int) -> None:
     if device not in table.names or device in table.rows:
         raise _error(number, f"{device!r}: a row for each column, once, is expected here")
     if len(cells) != len(table.names):
-        raise _error(number, f"{device} has {len(cells)} cells; {len(table.names)} are needed")
+        raise _error(number, f"{device} has {len(cells)} cells, and {len(table.names)} are needed.")
     table.rows[device] = list(cells)
     table.lines[device] = number
 
 
 def _matrix(table: _Table, names: Sequence[str], value: Callable[[str], _T | None]) -> list[list[_T]]:
-    """Return the values of a table, g x g in the order of ``names``; on the diagonal whatever stands for nothing."""
+    """Return the values of a table as a square matrix, with rows and columns in the order of ``names``.
+
+    Args:
+        table: The table.
+        names: The GPUs.
+        value: Converts the text of a cell, also of a cell on the diagonal, to its value; None for an unknown text.
+
+    Raises:
+        TopologyError: The table has other GPUs than ``names``, or a cell is unknown.
+    """
     if set(names) != set(table.names):
         raise _error(table.line, "other GPUs than in the table of link types")
     at: Mapping[str, int] = {device: i for i, device in enumerate(table.names)}
@@ -240,7 +261,10 @@ def _weight(cell: str) -> int | None:
 
 
 def _links_by_bandwidth(cell: str) -> int | None:
-    """Return the number of links of a pair, 1 where its bandwidths do not tell; None for a cell of no such form."""
+    """Return the number of links of a pair of GPUs, from a cell with its minimum and maximum bandwidth.
+
+    The result is 1 if the bandwidths do not show the number, and None if the cell has another form.
+    """
     rates = _RATES.fullmatch(cell)
     if rates is None:
         return 1 if cell in _SELF else None

@@ -1,7 +1,7 @@
-"""The JSON of ``amd-smi topology``, as the matrices that its text shows.
+"""Reads the JSON of ``amd-smi topology`` as the matrices that its text shows.
 
-Up to ROCm 6.1.0 each GPU has one object a property, keyed ``gpu_0``; since 6.1.1 a list ``links`` with one entry for
-each GPU, and bus ids (amdsmi's CHANGELOG).
+Up to ROCm 6.1.0 the JSON has for each GPU one object per property, with keys such as ``gpu_0``. Since 6.1.1 each GPU
+has a bus id, and a list ``links`` with one entry for each GPU (amdsmi's CHANGELOG).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Matrices = dict[str, dict[str, dict[str, str]]]
 def matrices(text: str) -> Matrices:
     """Return the cells of the matrices in the JSON of ``amd-smi topology``.
 
-    Keys are the GPUs' bus ids, or ``GPU0`` if there are none. Newer releases list links by GPU, older ones have a row
-    for each table.
+    Keys are the GPUs' bus ids, or ``GPU0`` if there are none. Releases of ``amd-smi`` write different forms of JSON;
+    both are read.
 
     Raises:
-        TopologyError: The text is not such JSON, or a GPU appears twice or has no name.
+        TopologyError: The text is not JSON of this command, or a GPU appears twice or has no name.
     """
     try:
         gpus = msgspec.json.decode(text, type=list[dict[str, Any]])
@@ -63,7 +63,7 @@ def _old_row(cells: object) -> dict[str, str]:
 
 def _name(entry: object, at: str) -> str:
     if not isinstance(entry, dict) or type(entry.get("gpu")) is not int:
-        raise _error(at, "no number of a GPU; give the whole output of amd-smi topology --json")
+        raise _error(at, "the number of a GPU is missing. Write the whole output of amd-smi topology --json.")
     bdf = str(entry.get("bdf", "")).lower()
     return bdf if is_bus_id(bdf) else f"GPU{entry['gpu']}"
 

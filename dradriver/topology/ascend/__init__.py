@@ -1,6 +1,6 @@
-"""Huawei's Ascend machines: what follows from their products, and the texts of ``npu-smi``.
+"""Huawei's Ascend machines: links by product, and the texts of ``npu-smi``.
 
-ascend_products  how the chips of a product are linked, and which may be had together
-npu_smi_matrix  the text of ``npu-smi info -t topo``
-npu_smi_table  the text of ``npu-smi info``
+ascend_products  the links between the chips of a product, and which chips may be used together
+npu_smi_matrix  converts the text of ``npu-smi info -t topo`` to a machine
+npu_smi_table  converts the text of ``npu-smi info`` to a machine
 """

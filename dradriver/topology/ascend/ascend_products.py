@@ -1,6 +1,6 @@
-"""What follows from an Ascend product: how its chips are linked, and which of them may be had together.
+"""The facts that follow from an Ascend product: the links between its chips, and which chips may be used together.
 
-Both stand in ready profiles, with where they are from. Here stands only whose rule a machine comes under.
+The facts are in machine profiles, with their sources. This module only chooses the profile for a machine.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ _OF_A_910B: Final = re.compile("910B([1-4].*)?")
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """Machines of one kind, whose links follow from the product.
+    """A kind of Ascend machine whose links follow from the product.
 
     Attributes:
-        products: What ``npu-smi info`` calls their chips, without the ``Ascend`` that some have before it.
-        profile: The profile that has their links and blocks.
-        chips: Chips of one NPU, as ``npu-smi`` numbers NPUs: 2 where it is a card or a module of two, which are linked,
-            and there may be any number of those; 1 where the whole machine is as the profile has it.
+        products: Matches the names of the chips in ``npu-smi info``, without ``Ascend`` at their beginning.
+        profile: The machine profile that has the links and blocks of this kind. A block is a group of chips that may be
+            used together.
+        chips: The number of chips that ``npu-smi`` shows for one NPU. It is 2 if an NPU is a card or module of two
+            linked chips; the machine may then have any number of NPUs. It is 1 for other kinds; the machine must then
+            have exactly the profile's NPUs.
     """
 
     products: re.Pattern[str]
@@ -60,7 +62,10 @@ _KINDS: Final = (
 
 
 def kind(product: str, chips: int) -> Kind | None:
-    """Return the kind of Ascend machines with so many chips of this product; None if links do not follow."""
+    """Return the kind of an Ascend machine, from its product and the number of chips of one NPU.
+
+    The result is None if these two do not determine the links between the chips.
+    """
     name = _BEFORE.sub("", product, count=1)
     return next((one for one in _KINDS if one.chips == chips and one.products.fullmatch(name)), None)
 
@@ -72,9 +77,10 @@ def _counts(profile: str) -> tuple[int, ...]:
 
 
 def counts(product: str) -> tuple[int, ...]:
-    """Return how many chips of an Ascend product a pod may have, ascending; nothing without one rule.
+    """Return the numbers of chips of an Ascend product that a pod may have, ascending.
 
-    A 910B is in machines with a rule and without.
+    The result is empty for products without one rule for all machines. The 910B is an example: some of its machines
+    have a rule, others have none.
     """
     name = _BEFORE.sub("", product, count=1)
     if name in ("910A", "910C"):
@@ -83,11 +89,14 @@ def counts(product: str) -> tuple[int, ...]:
 
 
 def paired(of: Sequence[int], profile: str) -> tuple[tuple[tuple[int, ...], ...], Blocks | None]:
-    """Return links and blocks of Ascend chips that stand in pairs.
+    """Return the links and blocks of a machine whose Ascend chips are linked in pairs.
+
+    A block is a group of chips that may be used together.
 
     Args:
-        of: Per chip, which pair it is of, by any number.
-        profile: The profile's name.
+        of: For each chip, the number of its pair.
+        profile: The machine profile that has the number of links within a pair and between pairs, and the rule for
+            blocks.
     """
     within, between = profiles.load(profile).links[0][1:3]
     g = range(len(of))
@@ -96,15 +105,17 @@ def paired(of: Sequence[int], profile: str) -> tuple[tuple[tuple[int, ...], ...]
 
 
 def blocks(links: Sequence[Sequence[int]], product: str = "") -> Blocks | None:
-    """Return which Ascend chips may be had together, by their links and product.
+    """Return which Ascend chips may be used together, from their links and product.
 
-    SIO is within the modules of an A3. Sixteen in two groups of eight are a Box16: of
-    the machines that say their links no other has such groups. Eight in two of four may be others', so that only
-    their product tells a 910A.
+    The result is None if it is not known. The rules, in this order:
+
+    * SIO links exist only within the modules of an A3.
+    * Sixteen chips in two groups of eight are a Box16. Links of this form are known from no other machine.
+    * Eight chips in two groups of four can be several products. Only a product name shows that they are 910As.
 
     Args:
-        links: g x g, as ``Machine.links``.
-        product: As ``Gpu.product``; empty where nobody says it.
+        links: GPUs x GPUs, as ``Machine.links``.
+        product: As ``Gpu.product``; empty if it is not known.
     """
     name = _BEFORE.sub("", product, count=1)
     g = range(len(links))
@@ -124,7 +135,14 @@ def blocks(links: Sequence[Sequence[int]], product: str = "") -> Blocks | None:
 
 
 def _blocks_as(profile: str, of: Sequence[int]) -> Blocks | None:
-    """Return the profile's rule for blocks that are named by any number each."""
+    """Return the blocks of a machine's chips, by the rule of a profile.
+
+    A block is a group of chips that may be used together. The result is None if the profile has no rule.
+
+    Args:
+        profile: The profile's name.
+        of: For each chip, any number that identifies its block.
+    """
     like = profiles.load(profile).blocks
     names = sorted(set(of))
     return None if like is None else msgspec.structs.replace(like, of=tuple(map(names.index, of)))

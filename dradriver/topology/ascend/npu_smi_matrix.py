@@ -1,8 +1,8 @@
-"""From the text of ``npu-smi info -t topo`` to a ``Machine``: Huawei's Ascend.
+"""Converts the text of ``npu-smi info -t topo`` (Huawei's Ascend) to a ``Machine``.
 
-A header of NPUs, one row each, a column of CPUs, a legend. Chips of an A3 are named ``Phy-ID12`` and have no CPUs. The
-table of ``npu-smi info`` may stand before or after it: bus ids, product and memory are taken from there. Without a
-matrix such a table is ``npu_smi_table``'s.
+The text is a header of NPUs, one row for each NPU, a column of CPUs, and a legend. Chips of an A3 are named
+``Phy-ID12`` and have no CPUs. The text can also have the table of ``npu-smi info``, before or after the matrix. Bus
+ids, product and memory are taken from the table. ``npu_smi_table`` reads a table without a matrix.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ _MOST_NPUS = 256
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     """Return the machine that the matrix of ``npu-smi info -t topo`` shows.
 
-    Uuids are made up. Links can be compared, but have no bandwidth. NUMA nodes are inferred from the CPUs, and hidden
-    paths from the NUMA nodes, as in a ``nvidia-smi topo -m`` text. Which NPUs may be used together follows from links
-    and product (``ascend_products.blocks``).
+    Uuids are made up. The number of links is known, but not their bandwidth. NUMA nodes are inferred from the CPUs. If
+    a link hides the PCIe path of a pair, the path is inferred from the NUMA nodes, as for ``nvidia-smi topo -m``. Links
+    and product show which NPUs may be used together (``ascend_products.blocks``).
 
     Args:
         text: The whole output.
         name: The machine's name.
-        seed: Tells machines of the same name apart.
+        seed: A text that gives machines of the same name different uuids.
 
     Raises:
-        TopologyError: With the line: no header, a row or cell missing, an unknown cell, two sides that differ.
+        TopologyError: With the line: no header, a row or cell is missing, a cell is unknown, or the two sides of a pair
+            differ.
     """
     # The columns' names, by device its cells and its CPU list, and the line of the header.
     devices: list[str] = []
@@ -63,19 +64,23 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
             if device not in devices or device in rows:
                 raise _error(number, f"{device!r}: a row for each column, once, is expected here")
             if not len(devices) <= len(cells) <= len(devices) + 1:
-                raise _error(number, f"{device} has {len(cells)} cells; {len(devices)} are needed, then its CPUs")
+                raise _error(
+                    number, f"{device} has {len(cells)} cells. {len(devices)} are needed, then the CPUs of the NPU."
+                )
             rows[device], affinity_cells = cells[: len(devices)], cells[len(devices) :]
             _check_cells(devices, device, cells, number)
             cpus[device] = affinity_cells[0] if affinity_cells and is_cpu_list(affinity_cells[0]) else ""
     if not devices:
-        raise _error(1, "no header; the text starts with a line of NPU0, NPU1, …")
+        raise _error(1, "there is no header. The text must start with a line of NPU0, NPU1, …")
 
     # Checks of the whole matrix.
     missing = next((device for device in devices if device not in rows), None)
     if missing is not None:
-        raise _error(header, f"the row of {missing} is missing; give the whole output of npu-smi info -t topo")
+        raise _error(header, f"the row of {missing} is missing. Write the whole output of npu-smi info -t topo.")
     if len(set(devices)) < len(devices) or len(devices) > _MOST_NPUS:
-        raise _error(header, f"{len(devices)} columns; each NPU stands once, and {_MOST_NPUS} are the most")
+        raise _error(
+            header, f"the table has {len(devices)} columns. It must have one for each NPU, and at most {_MOST_NPUS}."
+        )
     machine = _machine(devices, rows, cpus, name=name, seed=seed, header=header)
 
     # Bus ids, product and memory, if the text has the table of ``npu-smi info``, too.
@@ -96,7 +101,10 @@ def _check_cells(devices: Sequence[str], device: str, cells: Sequence[str], numb
     for other, cell in zip(devices, cells, strict=False):
         known = cell == "X" if other == device else cell in _LINKS or cell in _PATHS
         if not known:
-            raise _error(number, f"{cell!r} between {device} and {other}; allowed: {_ALLOWED}, X on the diagonal alone")
+            raise _error(
+                number,
+                f"{cell!r} between {device} and {other} is unknown. Allowed: {_ALLOWED}, and X on the diagonal only.",
+            )
 
 
 def _machine(
@@ -106,14 +114,14 @@ def _machine(
 
     Args:
         devices: The columns, ``NPU0`` and so on.
-        rows: By device its cells.
-        cpus: By device its CPU list, empty if the text has none.
+        rows: The cells of each device's row, by device.
+        cpus: The CPU list of each device; empty if the text has none.
         name: The machine's name.
-        seed: Tells machines of the same name apart.
+        seed: A text that gives machines of the same name different uuids.
         header: The line of the header, for messages.
 
     Raises:
-        TopologyError: Two sides of a pair differ.
+        TopologyError: The two sides of a pair differ.
     """
     numbers = {device: int(match[1]) for device in devices if (match := _NPU.fullmatch(device))}
     order = sorted(devices, key=numbers.__getitem__)  # rows need not be in the order of the numbers

@@ -1,8 +1,8 @@
-"""From the text of ``npu-smi info`` to what it says of each chip, and where links follow from that to a ``Machine``.
+"""Reads the table of ``npu-smi info``: its chips and, if the links follow from the product, a ``Machine``.
 
-An NPU has a line with its number, name and health, then one with a chip of it: the number of the device where an NPU
-has several (``Phy-ID`` of an A3, ``Device`` of an Atlas 300I Duo), its bus id, and what is used of each memory. An NPU
-of two chips has these two lines twice. A table of processes follows.
+An NPU has a line with its number, name and health. The next line is about a chip. It has the chip's bus id, and the use
+of each memory. If an NPU has several chips, the line also has the number of the chip's device (``Phy-ID`` of an A3,
+``Device`` of an Atlas 300I Duo), and the two lines appear once for each chip. A table of processes follows.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _CHIP: Final = re.compile(r"\|\s*[0-9]{1,4}(?:\s+([0-9]{1,4}))?\s*\|\s*([0-9A-Fa
 _USED: Final = re.compile(r"/\s*([0-9]{1,9})\b")
 _MOST: Final = 256
 _INSTEAD: Final = (
-    "give the text of npu-smi info -t topo, with this one or without, and where that does not exist a profile "
-    "(gputopo topo --list), or one of your own"
+    "Write the text of npu-smi info -t topo, with or without this text. If that command does not exist, use a "
+    "profile (gputopo topo --list), or write your own."
 )
 
 
 class Chip(msgspec.Struct, frozen=True):
-    """One chip.
+    """One chip of an Ascend NPU. An NPU is a card or module, and can have two chips.
 
     Attributes:
         index: The number of its device.
-        npu: The NPU that it is of.
+        npu: The number of its NPU.
         product: ``Ascend 910B3``.
-        pci: Its bus id; empty where two chips have one, as those of an Atlas 300I Duo.
+        pci: Its bus id; empty if two chips share one, as on an Atlas 300I Duo.
         memory_mib: The largest of its memories, MiB.
-        line: Where it stands in the text.
+        line: Its line in the text.
     """
 
     index: int
@@ -82,7 +82,10 @@ def chips(text: str) -> tuple[Chip, ...]:
 
 
 def with_table(machine: Machine, text: str) -> Machine:
-    """Return the machine with bus ids, product and memory by the table of ``npu-smi info`` in the text."""
+    """Return the machine with the bus ids, product and memory that a text of ``npu-smi info`` has.
+
+    A text without this table changes nothing.
+    """
     known = {chip.index: chip for chip in chips(text)}
     gpus = (
         msgspec.structs.replace(gpu, pci=chip.pci, product=chip.product, memory_mib=chip.memory_mib)
@@ -94,14 +97,16 @@ def with_table(machine: Machine, text: str) -> Machine:
 
 
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
-    """Return the machine by the table of ``npu-smi info`` alone, if its product has one known way of linking.
+    """Return the machine from the table of ``npu-smi info`` alone.
 
-    Links and blocks are those of the ready profile of such machines. NUMA nodes, and so paths, are not known.
+    That is possible only if all machines with this product have the same links. Links, and which chips may be used
+    together (blocks), are taken from the profile of these machines. NUMA nodes are not known, and so neither are the
+    PCIe paths.
 
     Args:
         text: The whole output of ``npu-smi info``.
         name: The machine's name.
-        seed: Tells machines of the same name apart.
+        seed: A text that gives machines of the same name different uuids.
 
     Raises:
         TopologyError: With the line and what to give instead: no chip, a chip twice, two products, or a product or
@@ -109,12 +114,17 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     """
     all_chips = sorted(chips(text), key=lambda chip: chip.index)
     if not 0 < len(all_chips) <= _MOST:
-        raise _error(1, f"{len(all_chips)} chips in the table; give the whole output of npu-smi info, of 1 to {_MOST}")
+        raise _error(
+            1, f"the table has {len(all_chips)} chips. Write the whole output of npu-smi info, with 1 to {_MOST} chips."
+        )
     for before, chip in itertools.pairwise(all_chips):
         if chip.index == before.index:
-            raise _error(chip.line, f"device {chip.index} stands twice; give the output of npu-smi info of one machine")
+            raise _error(
+                chip.line,
+                f"device {chip.index} is in the table twice. Write the output of npu-smi info of one machine.",
+            )
         if chip.product != before.product:
-            raise _error(chip.line, f"{chip.product} beside {before.product}; {_INSTEAD}")
+            raise _error(chip.line, f"the table has {chip.product} and {before.product}. {_INSTEAD}")
 
     # ``blocks``: which NPUs may be used together. The profile describes a machine of the same product.
     links, blocks, profile = _links_and_blocks(all_chips)
@@ -145,22 +155,23 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
 
 
 def _links_and_blocks(every: Sequence[Chip]) -> tuple[tuple[tuple[int, ...], ...], Blocks | None, Machine]:
-    """Return links and blocks of chips of one product, and the profile that has them."""
+    """Return the links and blocks of chips of one product, and the profile from which they were taken.
+
+    A block is a group of chips that may be used together. ``every`` are the machine's chips.
+    """
     product, npus = every[0].product, [chip.npu for chip in every]
     each = set(Counter(npus).values())
     kind = ascend_products.kind(product, chips=each.pop()) if len(each) == 1 else None
     if kind is None:
-        raise _error(
-            every[0].line, f"how {len(every)} x {product} are linked does not follow from the product; {_INSTEAD}"
-        )
+        raise _error(every[0].line, f"the links of {len(every)} x {product} are not known from the product. {_INSTEAD}")
     like = profiles.load(kind.profile)
     if kind.chips > 1:
         return *ascend_products.paired(npus, kind.profile), like
     if [chip.index for chip in every] != [gpu.index for gpu in like.gpus]:
         raise _error(
             every[0].line,
-            f"{len(every)} x {product}: only where NPUs 0 to {len(like.gpus) - 1} are there, and no others, does it "
-            f"follow from the product how they are linked; {_INSTEAD}",
+            f"{len(every)} x {product}: the links are known from the product only if the machine has exactly NPUs "
+            f"0 to {len(like.gpus) - 1}. {_INSTEAD}",
         )
     return like.links, like.blocks, like
 

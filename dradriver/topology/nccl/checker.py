@@ -1,7 +1,8 @@
-"""What NCCL 2.18 to 2.30 would make of a topology file: every place where some version refuses or misreads it.
+"""Checks NCCL topology files: finds every place that some NCCL from 2.18 to 2.30 refuses or misreads.
 
-``checker_rules`` has the words, ``xml`` notes what is wrong with the form, ``device_rules`` with devices; here are the
-elements' order and number, the CPUs, and the comparison with a machine.
+``checker_rules`` has the texts, ``xml`` finds errors of form, and ``device_rules`` checks devices. This module checks
+the order and number of elements and the CPUs, and compares the file with a machine. ``gputopo nccl check`` and the
+writer call it.
 """
 
 from __future__ import annotations
@@ -55,11 +56,13 @@ _MOST_GAPS = 64
 
 
 def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
-    """Return the checker's findings about an NCCL topology file, by line and column; none for a good file.
+    """Return all places of an NCCL topology file that break a rule, by line and column.
+
+    The result is empty for a good file.
 
     Args:
         text: The whole file.
-        machine: If given, the file must also describe this machine's devices as /sys does and list all its NUMA nodes.
+        machine: If given, the file must also describe this machine's devices as /sys does, and list all its NUMA nodes.
     """
     # ``broken`` is what ended the reading early, if anything did. It is a finding, too.
     document = parse(text)
@@ -88,9 +91,9 @@ def _check_system(root: Element, notes: Notes, machine: Machine | None) -> None:
 
     Args:
         root: The ``<system>`` element.
-        notes: Takes the findings. ``add`` gets the name of a rule (``checker_rules`` has its text and whether it is an
-            error), the line and column, and the words of the text.
-        machine: The machine that the file is for, if it is known.
+        notes: Collects the findings. ``add`` gets the name of a rule, the line and column, and the values for the
+            rule's text. ``checker_rules`` has the text of each rule, and whether breaking it is an error.
+        machine: The machine that the file is for; None if it is not known.
     """
     if strtol(root.get("version") or "") != 1:
         notes.add("version", root.place_of("version"), text=root.get("version"))
@@ -137,7 +140,7 @@ def _check_system(root: Element, notes: Notes, machine: Machine | None) -> None:
 
 
 def _note_other_root(root: Element, notes: Notes) -> None:
-    """Note an element next to the first ``<system>``."""
+    """Report to ``notes`` an element that is not below the first ``<system>``."""
     if root.name == "system" and strtol(root.get("version") or "") != 1:
         notes.add("version", root.place_of("version"), text=root.get("version"))
     elif root.name == "system" and root.children:
@@ -147,9 +150,9 @@ def _note_other_root(root: Element, notes: Notes) -> None:
 
 
 def _check_shape(element: Element, notes: Notes) -> None:
-    """Check the shape of an element and of those below it.
+    """Check an element and all elements below it, and report errors to ``notes``.
 
-    It must not have too many attributes and children, and each element must be where NCCL looks for it.
+    An element must not have too many attributes or children, and must be in an allowed place.
     """
     # NCCL counts a blank too many in a tag as an attribute.
     name, count = element.name, len(element.attributes) + element.blanks
@@ -191,7 +194,10 @@ def _check_shape(element: Element, notes: Notes) -> None:
 
 
 def _count_loaded(element: Element) -> int:
-    """Return the number of elements that NCCL loads: those that it skips do not count."""
+    """Return the number of elements that NCCL loads from an element and those below it.
+
+    Elements that NCCL skips do not count. NCCL limits the number that it loads.
+    """
     names = _CHILDREN.get(element.name, set())
     return 1 + sum(_count_loaded(child) for child in element.children if child.name in names)
 
@@ -209,7 +215,7 @@ def _check_numaid(cpu: Element, lines: dict[int, int], notes: Notes) -> None:
 
 
 def _check_cpu(cpu: Element, notes: Notes) -> None:
-    """Check what a ``<cpu>`` element says of its processor, and that NCCL can use it."""
+    """Check that NCCL can use the attributes of a ``<cpu>`` element; report errors to ``notes``."""
     arch, vendor, mask = cpu.get("arch"), cpu.get("vendor"), cpu.get("affinity")
     # Only x86 CPUs have vendor, family and model. A file without ``arch`` is checked as one of an x86 CPU.
     intel_or_amd = arch in (None, "x86_64")
@@ -245,7 +251,11 @@ def _check_cpu(cpu: Element, notes: Notes) -> None:
 
 
 def _check_hosts(cpus: Sequence[Element], notes: Notes) -> None:
-    """Note NCCL's word for the host: one and the same for all CPUs is as good as none, for NCCL 2.21 to 2.26, too."""
+    """Report to ``notes`` if the attribute ``host_hash`` differs between CPUs.
+
+    Different values are an error. One value for all CPUs is only noted: it has the same effect as no attribute, also
+    for NCCL 2.21 to 2.26.
+    """
     hosts = list(dict.fromkeys(cpu.get("host_hash") for cpu in cpus))
     for cpu in cpus:
         host = cpu.get("host_hash")
@@ -257,7 +267,10 @@ def _check_hosts(cpus: Sequence[Element], notes: Notes) -> None:
 
 
 def _check_masks(cpus: Sequence[Element], notes: Notes) -> None:
-    """Note CPUs that two NUMA nodes with devices have."""
+    """Report to ``notes`` the CPUs that two NUMA nodes have in their masks.
+
+    ``cpus`` are the ``<cpu>`` elements, one for each NUMA node.
+    """
     masks: list[tuple[int, int]] = []  # line and mask
     taken = told = 0
     for cpu in cpus:
@@ -273,7 +286,10 @@ def _check_masks(cpus: Sequence[Element], notes: Notes) -> None:
 
 
 def _compare_with_machine(root: Element, machine: Machine, notes: Notes) -> None:
-    """Note where the file contradicts /sys of this machine, and which devices and NUMA nodes it lacks."""
+    """Report to ``notes`` what differs between the file and the machine.
+
+    These are contradictions to the machine's /sys, and missing devices and NUMA nodes.
+    """
     cpus = [cpu for cpu in root.children if cpu.name == "cpu"]
 
     # By bus id, the file's element and the ``numaid`` of the ``<cpu>`` that it is below.
@@ -316,7 +332,10 @@ def _compare_with_machine(root: Element, machine: Machine, notes: Notes) -> None
 
 
 def _note_other_rate(element: Element, device: PciDevice, notes: Notes) -> None:
-    """Note a PCIe rate that differs from /sys: NCCL counts it from the file, and from /sys what the file leaves out."""
+    """Report a PCIe rate in the file that differs from the rate in /sys.
+
+    NCCL uses the rate of the file. If the file has no speed or width, NCCL takes it from /sys.
+    """
     speed, width = element.get("link_speed"), element.get("link_width")
     if nccl_bandwidths.lane_rate(device.link_speed) is None or (speed is None and width is None):
         return

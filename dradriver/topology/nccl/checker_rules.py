@@ -1,7 +1,8 @@
-"""Everything that some NCCL between 2.18 and 2.30 refuses in a topology file, or that does harm: the checker's words.
+"""The rules of the checker: mistakes in a topology file that some NCCL from 2.18 to 2.30 refuses, or that do harm.
 
-Each rule has a name, says what NCCL does and what to write instead; ``{…}`` is filled in at the place. What NCCL does
-was read in its sources (``xml.cc``, ``topo.cc``) and seen by running its graph code on such files.
+Each rule has a name. Its text says what NCCL does and what to write instead; ``{…}`` is filled in for each place. The
+behaviour of NCCL was read in its sources (``xml.cc``, ``topo.cc``), and confirmed by running NCCL's graph code on files
+with these mistakes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ import msgspec
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """``error`` is what NCCL refuses, crashes on or takes for something else; the others work, but harm somewhere."""
+    """A rule of the checker.
+
+    ``error`` is true if some NCCL refuses, crashes on or misreads a file that breaks the rule. If it is false, NCCL
+    accepts the file, but the mistake can do harm.
+    """
 
     error: bool
     problem: str
@@ -50,16 +55,16 @@ RULES = {
     "other-end": _error(f"</{{name}}> where {{wanted}} should stand: {_REFUSED}", "write {wanted}"),
     "no-end": _error(f"the file ends inside <{{name}}> of line {{line}}: {_REFUSED}", "write </{name}>"),
     "cut": _error("the file ends inside {what}", "write {end} after it"),
-    "no-name": _error("a '<' without an element's name", "write <name …>; '<' has no other use here"),
+    "no-name": _error("a '<' without an element's name", "write <name …>, because '<' has no other use here"),
     "bad-tag": _error("{text!r} where an attribute or the tag's end should stand", 'write name="value"'),
-    "second-root": _warning("<{name}> beside the <system>: NCCL reads that alone", "keep one <system>"),
+    "second-root": _warning("<{name}> next to the <system>: NCCL reads only the <system>", "keep one <system>"),
     "second-system": _error(
         "a second <system> with elements in it: NCCL finds devices there too and loses them", "keep one <system>"
     ),
     "long-element": _error(f"an element's name of {{count}} characters: {_REFUSED}", "use 253 at most"),
     "deep": _error("nested deeper than {most} elements", "this describes no machine"),
     "no-value": _error("{name} has no value", 'write {name}="…" or remove it'),
-    "blank-at-equals": _error("blanks beside the = of {name}: NCCL misreads the attribute", 'write {name}="…"'),
+    "blank-at-equals": _error("blanks around the = of {name}: NCCL misreads the attribute", 'write {name}="…"'),
     "twice": _warning("{name} is given twice: NCCL takes the first", "write it once"),
     "no-quotes": _error(f"the value of {{name}} has no quotes: {_REFUSED}", 'write {name}="{text}"'),
     "open-quote": _error("the value of {name} does not start or end with a quote", 'write {name}="…"'),
@@ -122,7 +127,7 @@ RULES = {
         "write the text of /sys/devices/system/node/nodeN/cpumap: 0000ffff,ffffffff",
     ),
     "affinity-unused": _warning(
-        "affinity {text!r} is no mask; NCCL leaves a <cpu> without devices out", "write a mask: 0000ffff,ffffffff"
+        "affinity {text!r} is no mask. NCCL ignores a <cpu> without devices", "write a mask: 0000ffff,ffffffff"
     ),
     "affinity-shared": _warning(
         "CPU {text} is in the affinity of the <cpu> in line {line}, too, but belongs to one NUMA node: NCCL binds "
@@ -170,7 +175,7 @@ RULES = {
     "gpu-twice": _warning("busid {text} stands in line {line} too: NCCL uses the first", "write each device once"),
     "no-gpu": _warning("no GPU: NCCL adds those of the process where /sys has them", "write each GPU as a bare <pci>"),
     "class": _warning(
-        "class {text!r}: NCCL compares letter by letter; where /sys has the device that decides",
+        "class {text!r}: NCCL compares letter by letter. If /sys has the device, /sys decides",
         "write six hex digits as /sys does: 0x030200",
     ),
     "no-class-switch": _error(
@@ -184,7 +189,7 @@ RULES = {
         'write class="0x060400", …',
     ),
     "bridge-class": _warning(
-        "class {text}: to NCCL only 0x060400 is a bridge; where /sys says that, NCCL since 2.23 sees two",
+        "class {text}: for NCCL only 0x060400 is a bridge. If /sys says 0x060400, NCCL 2.23 and later see two",
         "write the text of /sys/bus/pci/devices/…/class",
     ),
     "class-net": _error(
@@ -226,7 +231,7 @@ RULES = {
         "link_speed {text!r}, as a virtual machine's /sys has it: NCCL takes it for Gen 3",
         "write that of the server: 32.0 GT/s PCIe",
     ),
-    "width-most": _error("link_width {text}: NCCL multiplies whatever it reads, no PCIe link is as wide", "write 16"),
+    "width-most": _error("link_width {text}: NCCL multiplies by this number, and no PCIe link is as wide", "write 16"),
     "width": _error("link_width {text!r}: NCCL silently takes it for x{lanes}", 'write link_width="16"'),
     "width-empty": _warning("link_width is empty: NCCL takes it for x16", 'write link_width="16"'),
     "two-gpus": _error("a second <gpu> in one <pci>: NCCL uses the first", "give each GPU its own <pci>"),
@@ -253,7 +258,7 @@ RULES = {
     ),
     "switch-lost": _error(
         "{count} links to switches, other GPUs have {most}: NCCL slows all GPUs down to these, or leaves NVLink out",
-        "write the links that are up; a GPU without any is better left alone",
+        "write the links that are up. Do not write a <gpu> without links",
     ),
     "target": _error(
         "target {text!r} is no bus id as NCCL writes it: the link leads nowhere",

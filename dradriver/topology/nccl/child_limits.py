@@ -1,4 +1,7 @@
-"""The limit of children of one element of a topology file: 32 for NCCL 2.18 to 2.20, which fail beyond."""
+"""The limit on the children of one element of a topology file: 32.
+
+NCCL 2.18 to 2.20 fail if an element has more. The writer and the checker use it.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ MAX_CHILDREN = 32
 
 
 def wanted_nodes(machine: Machine) -> tuple[NumaNode, ...]:
-    """Return the NUMA nodes that a file lists within the limit of children: all, else those with CPUs or devices.
+    """Return the NUMA nodes that the written file lists.
 
-    A Grace tray has 34, of which 32 are GPU memory. NCCL asks for the nodes of devices alone.
+    These are all nodes if there are fewer than 32, else only nodes with CPUs or devices. A Grace tray has
+    34 nodes, of which 32 are GPU memory. NCCL looks only for the nodes of devices.
     """
     if len(machine.numa) < MAX_CHILDREN:
         return machine.numa
@@ -26,15 +30,15 @@ def wanted_nodes(machine: Machine) -> tuple[NumaNode, ...]:
 
 
 def with_switches_above_nics(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
-    """Return ``devices``, parents first, spread so that no CPU or bridge is over the limit of 32 children.
+    """Return ``devices``, parents first, with invented switches so that no CPU or bridge has over 32 children.
 
-    If a CPU has too many children, switches above its NICs are invented, with bus ids that no server has. NCCL computes
-    the same paths with them, for three reasons: the way to a NIC from other devices still crosses the CPU, a switch is
-    as wide as all devices below it together, and no GPU is below one. Below a bridge nothing is changed, because one
-    more switch would turn PIX into PXB.
+    If a CPU has too many children, switches with bus ids that no server has are put above its NICs. NCCL computes the
+    same paths with them, for three reasons: traffic from other devices to a NIC still crosses the CPU, a switch is as
+    wide as all devices below it together, and no GPU is below one. Below a bridge no switch is added, because one more
+    switch would turn PIX into PXB.
 
     Raises:
-        TopologyError: A bridge has too many children, or a CPU too many that are not NICs.
+        TopologyError: A bridge has too many children, or a CPU has too many children that are not NICs.
     """
     # ``parent`` is a position in ``devices``. A device without one hangs on the ``<cpu>`` of its NUMA node.
     # ``children_of`` is by parent and NUMA node. The NUMA node is 0 below a parent: it matters only for a CPU.
@@ -54,10 +58,10 @@ def with_switches_above_nics(devices: Sequence[PciDevice]) -> tuple[PciDevice, .
             continue
         if parent is not None or room < 1:
             place = f"<cpu> {node}" if parent is None else f"<pci> {devices[parent].busid}"
-            cure = "leave out NICs that no job uses" if nics else "describe the bridges that the server has"
+            cure = "Remove NICs that no job uses." if nics else "Describe the bridges that the server has."
             raise TopologyError(
-                f"{place}: {len(children)} children; NCCL 2.18 to 2.20 have room for {MAX_CHILDREN}, and a switch "
-                f"between would change what NCCL reads; {cure}"
+                f"{place}: the element has {len(children)} children, and NCCL 2.18 to 2.20 have room for "
+                f"{MAX_CHILDREN}. A switch between them would change what NCCL reads. {cure}"
             )
         # Share the NICs evenly among as many switches as there is room for; a single NIC needs none.
         for n in range(room):

@@ -27,12 +27,12 @@ _OVERRIDES = {
 
 
 def has_gpu(element: Element) -> bool:
-    """Return whether the rules take a device below ``element`` of a topology file for a GPU."""
+    """Return whether NCCL counts some device below ``element`` of a topology file as a GPU."""
     return any((pci.get("class") or "").startswith("0x03") or _gpu_children(pci) for pci in all_below(element, "pci"))
 
 
 def check(root: Element, notes: Notes) -> None:
-    """Check the devices below ``root`` of a topology file by the rules, and note what is wrong with them."""
+    """Check the devices below the root element of a topology file; report errors to ``notes``."""
     seen: dict[str, Element] = {}
     for pci in all_below(root, "pci"):
         _check_pci(pci, seen, notes)
@@ -46,7 +46,10 @@ def check(root: Element, notes: Notes) -> None:
 
 
 def _check_pcilinks(root: Element, notes: Notes) -> None:
-    """Check links between PCIe switches, which NCCL follows in both directions."""
+    """Check all links between PCIe switches, ``<pcilink>``; report errors to ``notes``.
+
+    NCCL follows these links in both directions.
+    """
     switches = {short_bus_id(pci.get("busid") or ""): pci for pci in all_below(root, "pci") if pcilinks.is_switch(pci)}
     links = {
         (busid, short_bus_id(link.get("target") or "")): link
@@ -71,14 +74,14 @@ def _gpu_children(pci: Element) -> list[Element]:
 
 
 def _check_pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
-    """Check a ``<pci>`` element.
+    """Check a ``<pci>`` element: bus id, class, speed, children and device ids.
 
-    This checks its bus id, class, speed and children, and the ids that NCCL needs above NICs.
+    The ids of vendor and device are required only above NICs, because NCCL needs them there.
 
     Args:
         pci: The element.
-        seen: The elements so far by bus id; this one is added.
-        notes: Takes the findings: the name of a rule, the line and column, and the words of its text.
+        seen: The elements so far, by bus id. The function adds ``pci``.
+        notes: Collects the findings: the name of a rule, the line and column, and the values for its text.
     """
     busid = pci.get("busid") or ""
     is_switch = any(child.name == "pci" for child in pci.children)
@@ -111,7 +114,10 @@ def _check_pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
 
 
 def _note_misplaced_children(pci: Element, notes: Notes) -> None:
-    """Note what NCCL does not find in a device, because it takes it for a GPU or NIC."""
+    """Report to ``notes`` the child elements of ``pci`` that NCCL does not find.
+
+    NCCL takes the device above them for a GPU or NIC, and does not look below it.
+    """
     kind = (pci.get("class") or "").lower()
     first = {child.name: child for child in reversed(pci.children)}
     what = next((f"a <{name}>" for name in ("gpu", "nic") if name in first), f"class {kind}")
@@ -158,11 +164,11 @@ def _check_speed(pci: Element, notes: Notes, *, network: bool) -> None:
 
 
 def _check_links(gpus: dict[str, Element], notes: Notes) -> None:
-    """Check every GPU, and that links between GPUs are listed alike on both sides.
+    """Check every GPU, and that both GPUs of a linked pair list the link alike.
 
     Args:
         gpus: The ``<gpu>`` elements by bus id.
-        notes: Takes the findings: the name of a rule, the line and column, and the words of its text.
+        notes: Collects the findings: the name of a rule, the line and column, and the values for its text.
     """
     # By pair of bus ids: the links that the first GPU lists to the second, and the last such element.
     counts: dict[tuple[str, str], tuple[int, Element]] = {}
@@ -195,7 +201,10 @@ def _check_links(gpus: dict[str, Element], notes: Notes) -> None:
 
 
 def _note_lost_switch_links(gpus: dict[str, Element], linked: dict[str, list[Element]], notes: Notes) -> None:
-    """Note GPUs with fewer links to switches than others have."""
+    """Report to ``notes`` the GPUs that have fewer links to switches than other GPUs.
+
+    ``linked`` has the link elements of each GPU.
+    """
     up = dict.fromkeys(gpus, 0)
     for busid, links in linked.items():
         for link in links:
@@ -224,7 +233,11 @@ def _check_gpu(gpu: Element, notes: Notes) -> None:
 
 
 def _check_link(link: Element, busid: str, gpus: dict[str, Element], notes: Notes) -> int:
-    """Note what is wrong with one link element and return its count, 0 for none."""
+    """Report the errors of a link element to ``notes``, and return its number of links.
+
+    The number is 0 if the element has none. ``busid`` is the GPU that lists the link, ``gpus`` are all GPUs of the file
+    by bus id.
+    """
     written, count, kind = link.get("target") or "", link.get("count") or "", link.get("tclass")
     target = short_bus_id(written)  # so it is looked for among GPUs; its class in /sys by what is written
     if not _BUS_ID.fullmatch(target if kind else written) and written not in _HIDDEN_SWITCH:

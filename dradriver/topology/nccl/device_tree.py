@@ -1,4 +1,4 @@
-"""The devices of an NCCL topology file, in the order of its tree, each with its place."""
+"""The devices of an NCCL topology file, in the order of its tree, each with its place in the tree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ MOST_LANES = 64
 
 
 class Leaf(msgspec.Struct, frozen=True):
-    """One GPU: its ``<pci>``, the ``<gpu>`` in it if there is one, and where it hangs."""
+    """One GPU: its ``<pci>`` element, its place in the tree, and the ``<gpu>`` element in it.
+
+    ``gpu`` is None if the file has no ``<gpu>`` element for it.
+    """
 
     busid: str
     pci: Element
@@ -31,9 +34,17 @@ class Leaf(msgspec.Struct, frozen=True):
 
 
 class Devices(msgspec.Struct):
-    """All devices: ``pci`` parents first, ``nics`` by name; every device has a ``Place`` object of its own.
+    """All devices of a topology file.
 
-    ``twice`` is None where each bus id may stand once; else it counts those that stand again, each a device of its own.
+    Every device has its own ``Place`` object.
+
+    Attributes:
+        pci: The PCI devices, parents first.
+        gpus: The GPUs.
+        nics: The NICs with their places, by name.
+        lines: The line of each device in the file, by bus id.
+        twice: None for a file of NCCL: each bus id may occur only once. For a file of RCCL, the number of repeated bus
+            ids so far; each repetition is a separate device.
     """
 
     pci: list[PciDevice] = []
@@ -44,32 +55,36 @@ class Devices(msgspec.Struct):
 
 
 def error(element: Element, attribute: str | None, message: str) -> TopologyError:
-    """Return the error that names the place of an element's ``attribute`` in the tree of devices."""
+    """Return an error with ``message`` and the place of an element's ``attribute`` in the file."""
     line, column = element.place_of(attribute or "")
     return TopologyError(f"NCCL XML, line {line}, column {column}: {message}")
 
 
 def number(element: Element, attribute: str, most: int) -> int | None:
-    """Return an attribute of a device in the tree as a number from 0 to ``most``, None if missing or empty.
+    """Return an attribute of a device as a whole number from 0 to ``most``.
+
+    The result is None if the attribute is missing or empty.
 
     Raises:
-        TopologyError: Anything else stands there.
+        TopologyError: The attribute has another value.
     """
     text = element.get(attribute)
     if not text:
         return None
     if not _NUMBER.fullmatch(text) or int(text) > most:
-        raise error(element, attribute, f"{attribute} {text!r}; write a number from 0 to {most}")
+        raise error(element, attribute, f"{attribute} {text!r} is invalid. Write a number from 0 to {most}.")
     return int(text)
 
 
 def add_devices(parent: Element, place: Place, devices: Devices, *, above: int | None = None) -> None:
-    """Add the devices of the tree below a ``<cpu>`` or ``<pci>``; the parser bounds the depth.
+    """Add the devices below a ``<cpu>`` or ``<pci>`` element to ``devices``.
+
+    The function calls itself for elements below; the parser limits their depth.
 
     Args:
         parent: The element.
-        place: Where devices directly below it hang.
-        devices: Added to.
+        place: The place of devices directly below it.
+        devices: Collects the devices.
         above: Position of ``parent`` in ``devices.pci``; None for a CPU.
 
     Raises:
@@ -93,7 +108,7 @@ def _add_pci(element: Element, place: Place, above: int | None, devices: Devices
         element: The element.
         place: The NUMA node, root and switches above it.
         above: The position of its parent in ``devices.pci``; None at the top.
-        devices: Takes the devices. ``twice`` counts bus ids that stand again; None if that is not allowed (NCCL).
+        devices: Collects the devices. ``twice`` is the number of repeated bus ids; None if none may repeat (NCCL).
 
     Raises:
         TopologyError: The bus id is in the file twice, which only RCCL allows.
@@ -134,10 +149,10 @@ def _add_pci(element: Element, place: Place, above: int | None, devices: Devices
 def _pci_device(element: Element, place: Place, above: int | None) -> PciDevice:
     busid = short_bus_id(element.get("busid") or "")
     if not is_bus_id(busid):
-        raise error(element, "busid", f"busid {element.get('busid')!r}; write it as /sys does: 0000:06:00.0")
+        raise error(element, "busid", f"busid {element.get('busid')!r} is invalid. Write it as /sys does: 0000:06:00.0")
     kind = (element.get("class") or "").lower()
     if kind and not _CLASS.fullmatch(kind):
-        raise error(element, "class", f"class {kind!r}; write six hex digits: 0x030200")
+        raise error(element, "class", f"class {kind!r} is invalid. Write six hex digits: 0x030200")
     ids = [(element.get(name) or "").lower() for name in IDS]
     return PciDevice(
         busid=busid,
@@ -162,14 +177,14 @@ def _add_nic(net: Element, place: Place, above: int | None, devices: Devices) ->
         raise error(net, "name", "a <net> without a name")
     known = devices.nics.get(name)
     if known is not None and (above is not None or known[0].pci):
-        raise error(net, "name", f"a second NIC {name}; each has its own name")
+        raise error(net, "name", f"NIC {name} exists twice. Give each NIC its own name.")
     if known is not None:  # a virtual NIC: each rank hangs it below its own first CPU
         if known[1].numa != place.numa:
             devices.nics[name] = (msgspec.structs.replace(known[0], numa=None), Place())
         return
     speed = net.get("speed") or "0"
     if not _DECIMAL.fullmatch(speed):
-        raise error(net, "speed", f"speed {speed!r}; write Mbit/s: 400000")
+        raise error(net, "speed", f"speed {speed!r} is invalid. Write Mbit/s: 400000")
     device = None if above is None else devices.pci[above]
     nic = Nic(
         name=name,

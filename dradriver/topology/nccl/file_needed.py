@@ -1,4 +1,4 @@
-"""Whether NCCL needs a topology file on a machine."""
+"""Says whether NCCL needs a topology file on a machine; ``gputopo nccl explain`` and the node agent use it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _TRUTH = "NCCL reads /sys and NVML and gets the truth. A file could only be as g
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """``needed`` is the answer, ``reasons`` are whole sentences: first why, then what else is worth knowing.
+    """Whether a file is needed (``needed``), and why (``reasons``).
 
-    ``needed`` is None where it depends on whether this is a virtual machine, and the source does not say that.
+    ``reasons`` are whole sentences: first the reason, then further advice. ``needed`` is None if a virtual machine
+    needs the file, and the source does not say whether the machine is virtual.
     """
 
     needed: bool | None
@@ -41,8 +42,8 @@ def explain(machine: Machine) -> Advice:
     if machine.virtual is None:
         needed = None if is_worth else False
         reason = (
-            "Whether this is a virtual machine is not known from this source. If it is none: no file is needed, "
-            f"{_TRUTH} If it is one: {verdict[0].lower()}{verdict[1:]}, {why} The node itself knows which it is, and "
+            "Whether this is a virtual machine is not known from this source. If it is not: no file is needed, "
+            f"{_TRUTH} If it is: {verdict[0].lower()}{verdict[1:]}, {why} The node itself knows which it is, and "
             "what its /sys shows: run this there without --machine."
         )
     elif machine.virtual:
@@ -53,7 +54,10 @@ def explain(machine: Machine) -> Advice:
 
 
 def _if_virtual(machine: Machine) -> tuple[bool, str]:
-    """Return whether a file is worth it if ``machine`` is a virtual one, and why: a sentence that goes on."""
+    """Return whether a topology file helps NCCL on the machine if it is virtual, and why.
+
+    The second value completes a sentence that begins with "this is a virtual machine, and".
+    """
     count = len(machine.gpus)
     if any(device.busid.startswith(INVENTED) for device in machine.pci):
         return True, (
@@ -73,7 +77,10 @@ def _if_virtual(machine: Machine) -> tuple[bool, str]:
 
 
 def flattened(machine: Machine) -> bool:
-    """Return whether a file may be needed: no device shares a PCIe switch with another, as hypervisors show it."""
+    """Return whether no two devices share a PCIe switch.
+
+    Hypervisors show the devices in this way, and then a file may help.
+    """
     devices = len(machine.gpus) + len(machine.nics)
     gpus = (machine.paths[i][j] for i, j in combinations(range(len(machine.gpus)), 2))
     nics = (path for row in machine.nic_paths for path in row)
@@ -86,8 +93,8 @@ def _notes(machine: Machine) -> list[str]:
     if weak:
         names = ", ".join(f"GPU{machine.gpus[i].index}" for i in weak)
         notes.append(
-            f"{names}: fewer links than the others. NCCL then slows down the whole job; no file mends that, a healthy "
-            "GPU does."
+            f"{names}: fewer links than the others. NCCL then slows down the whole job. A file does not help. "
+            "Repair the GPU."
         )
     if len({gpu.numa for gpu in machine.gpus}) == 1 and machine.gpus[0].numa is None:
         notes.append(
@@ -98,7 +105,7 @@ def _notes(machine: Machine) -> list[str]:
 
 
 def _weak(machine: Machine) -> Sequence[int]:
-    """Return the positions of GPUs with fewer links than others of their product can have here."""
+    """Return the positions of GPUs that have fewer links than they should: probably links are down."""
     products: dict[str, list[int]] = {}
     for i, gpu in enumerate(machine.gpus):
         products.setdefault(gpu.product, []).append(i)
@@ -113,11 +120,12 @@ def _weak(machine: Machine) -> Sequence[int]:
 
 
 def _weak_of_direct(machine: Machine, members: Sequence[int]) -> list[int]:
-    """Return those of ``members``, GPUs of one product without switches, that must have lost links.
+    """Return the GPUs of ``members`` that must have lost links.
 
-    A link to a GPU that is not visible is not either, so sums may differ on healthy machines: half a DGX-1 has 4, 4, 5
-    and 5. Links are surely lost by a GPU that has none in a mesh, and by one that has fewer than most. Between pairs
-    on bridges a GPU without one is a way to build a server; there bridges are compared with each other.
+    All are of one product, and linked without switches. On a healthy machine link counts can differ, because the links
+    to GPUs that are not visible are not visible either: half a DGX-1 has 4, 4, 5 and 5. A GPU has certainly lost links
+    if it has none in a mesh, or fewer than most others. If bridges join pairs, a GPU without a bridge can be intended
+    by the maker. In this case only GPUs with bridges are compared.
     """
     sums = {i: sum(machine.links[i]) for i in members}
     most = max(sums.values())

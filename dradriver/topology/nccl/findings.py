@@ -14,13 +14,13 @@ _MOST_LETTERS = 200  # of what stands in the file
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One place that breaks a rule.
+    """One place of a topology file that breaks a rule of the checker.
 
     Attributes:
-        line: From 1, as ``column``.
-        column: Characters, not bytes.
+        line: The line, from 1.
+        column: The column in characters (not bytes), from 1.
         rule: The rule's name in ``RULES``.
-        problem: What stands there and what NCCL does with it.
+        problem: The text at that place, and what NCCL does with it.
         cure: What to write instead.
     """
 
@@ -32,14 +32,19 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> bool:
-        """Return whether NCCL refuses or misreads the file because of the finding; else it may only do harm."""
+        """Return whether NCCL refuses or misreads the file because of the finding.
+
+        The result is False if NCCL accepts the file, but the mistake can do harm.
+        """
         return RULES[self.rule].error
 
 
 class Notes:
-    """Collects findings; what every element of a file breaks is written down once, with the number of places.
+    """A collector of findings.
 
-    Of one rule fifty places are written down, the further ones as one: a file of 1 MB has room for 450,000.
+    An error that every element of a file repeats becomes one finding with a count. At most fifty places of each rule
+    become findings. All further places of the rule become one more finding, because a file of 1 MB can have 450,000
+    mistakes.
     """
 
     def __init__(self) -> None:
@@ -48,13 +53,14 @@ class Notes:
         self._times: dict[str, list[int]] = {}  # key: position in _found, number of places
 
     def add(self, rule: str, place: tuple[int, int], *, once: str = "", **words: object) -> None:
-        """Add the finding that ``rule`` is broken at ``place``, line and column.
+        """Report that the file breaks ``rule`` at ``place``.
 
         Args:
             rule: Name in ``RULES``.
             place: Line and column.
-            once: A key: further places with the same one are only counted.
-            words: For the rule's ``{…}``.
+            once: A key, or empty. Of all places with the same key only the first becomes a finding; the others are
+                counted.
+            words: The values for the placeholders, such as ``{text}``, in the rule's text.
         """
         if once not in self._times and self._of_rule[rule] >= _MOST_PLACES:
             once = f"more {rule}"
@@ -67,7 +73,10 @@ class Notes:
         self._found.append(finding(rule, place, **words))
 
     def findings(self) -> list[Finding]:
-        """Return all findings in order, with the number of places of repeated ones."""
+        """Return all findings in the order in which they were added.
+
+        A finding that stands for several places has their number in its text.
+        """
         findings = list(self._found)
         for position, times in self._times.values():
             if times > 1:
@@ -77,7 +86,10 @@ class Notes:
 
 
 def finding(rule: str, place: tuple[int, int], **words: object) -> Finding:
-    """Return the finding that ``rule`` is broken at ``place``."""
+    """Return the finding that the file breaks ``rule`` at ``place`` (line and column).
+
+    ``words`` are the values for the placeholders, such as ``{text}``, in the rule's text.
+    """
     wording = RULES[rule]
     for name, word in words.items():
         if isinstance(word, str) and len(word) > _MOST_LETTERS:
@@ -86,12 +98,12 @@ def finding(rule: str, place: tuple[int, int], **words: object) -> Finding:
 
 
 class Lines:
-    """Lines and columns of a text."""
+    """Converts offsets in a text to lines and columns."""
 
     def __init__(self, text: str) -> None:
         self._starts = [0, *(i + 1 for i, letter in enumerate(text) if letter == "\n")]
 
     def place(self, at: int) -> tuple[int, int]:
-        """Return line and column, from 1, for a finding at the letter ``at`` of the checked file."""
+        """Return line and column, from 1, of the character at offset ``at`` of the checked file."""
         line = bisect_right(self._starts, at)
         return line, at - self._starts[line - 1] + 1

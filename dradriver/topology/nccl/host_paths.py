@@ -1,7 +1,8 @@
-"""The paths of the host, written for a virtual machine whose hypervisor does not show its PCI tree.
+"""Gives a virtual machine the paths of its host, for a topology file. Its hypervisor does not show the PCI tree.
 
-GPUs are matched by number. Of the NICs those are matched, in their order, that carry the traffic of GPUs: a server has
-cards for storage and its own network besides, a guest a card of its hypervisor's.
+GPUs of the virtual machine and of the host are matched by number. NICs are matched in their order, but only NICs that
+carry the traffic of GPUs: a host has other cards for storage and its own network, and a guest can have a card of its
+hypervisor.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _RDMA = ("infiniband", "roce", "efa")
 def with_paths(machine: Machine, *, like: Machine) -> Machine:
     """Return a virtual machine with the paths that its host, ``like``, has between GPUs and NICs.
 
-    If both have the same NUMA nodes, devices without a node get that of the host's device. A NIC that carries no GPU's
-    traffic stays far from all GPUs, on its own NUMA node, where NCCL would also put it.
+    If both have the same NUMA nodes, a device without a node gets the node of the matching device of the host. A NIC
+    without GPU traffic stays far from all GPUs, on its own NUMA node, where NCCL would also place it.
 
     Args:
         machine: The virtual machine.
@@ -32,7 +33,8 @@ def with_paths(machine: Machine, *, like: Machine) -> Machine:
     """
     if len(like.gpus) != len(machine.gpus):
         raise TopologyError(
-            f"{like.name}: {len(like.gpus)} GPUs, but this machine has {len(machine.gpus)}; give a server with as many"
+            f"{like.name}: the server has {len(like.gpus)} GPUs, but this machine has "
+            f"{len(machine.gpus)}. Name a server with the same number of GPUs."
         )
     # By position of a NIC of the virtual machine, the position of the host's NIC. A guest sees some of the host's NICs.
     host_nic_of = _host_nic_of_guest_nic(machine, like)
@@ -64,7 +66,10 @@ def with_paths(machine: Machine, *, like: Machine) -> Machine:
 
 
 def lost(machine: Machine, *, like: Machine) -> list[str]:
-    """Return in whole sentences what the file of a virtual machine with the paths of its host cannot say.
+    """Return warnings about paths of the host that a file for the guest cannot express.
+
+    ``machine`` is the virtual machine, ``like`` its host. There are such paths if devices of several sockets of the
+    host are on one NUMA node of the virtual machine. The warnings are whole sentences.
 
     Raises:
         TopologyError: As ``with_paths``.
@@ -81,36 +86,48 @@ def lost(machine: Machine, *, like: Machine) -> list[str]:
     theirs = ", ".join(str(node) for node in sorted({gpu.numa for gpu in like.gpus if gpu.numa is not None}))
     mine = ", ".join(str(node.id) for node in machine.numa)
     return [
-        f"{like.name} has GPUs on NUMA nodes {theirs or 'that it does not name'}, this machine has {mine or 'none'}: "
-        "in the file devices of several sockets are below one CPU, and NCCL takes the way between them for one within "
-        "a socket; give the virtual machine the server's NUMA nodes to have it right"
+        f"{like.name} has GPUs on NUMA nodes {theirs or 'that it does not name'}, this machine has "
+        f"{mine or 'none'}: in the file, devices of several sockets are below one CPU. NCCL then treats the path "
+        "between them as a path within a socket. Give the virtual machine the NUMA nodes of the server"
     ]
 
 
 def _host_nic_of_guest_nic(machine: Machine, like: Machine) -> dict[int, int]:
-    """Return for each position of a NIC with GPU traffic the position of the one in ``like``."""
+    """Return, for each NIC with GPU traffic, the matching NIC of the host, as positions.
+
+    ``machine`` is the virtual machine, ``like`` its host.
+    """
     mine = _fastest(machine, [n for n, nic in enumerate(machine.nics) if nic.pci])
     cards = [n for n, nic in enumerate(like.nics) if not nic.parent]
     near = [n for n in cards if min(like.nic_paths[n]) <= PathType.PXB]
     theirs = _fastest(like, near or cards)
     if mine and len(mine) != len(theirs):
         raise TopologyError(
-            f"{like.name}: {len(theirs)} NICs beside its GPUs ({len(like.nics)} in all), but this machine has "
-            f"{len(mine)} for them ({len(machine.nics)} in all), so that which is which cannot be told; give a file of "
-            "the server with those NICs alone that were passed on, in the same order"
+            f"{like.name}: the server has {len(theirs)} NICs near its GPUs ({len(like.nics)} in total), but this "
+            f"machine has {len(mine)} ({len(machine.nics)} in total). So the NICs cannot be matched. Write a file "
+            "of the server that has only the NICs of this machine, in the same order."
         )
     return dict(zip(mine, theirs, strict=False))
 
 
 def _fastest(machine: Machine, positions: list[int]) -> list[int]:
-    """Return those of the NICs that do RDMA at the highest rate; all where none is known to do RDMA."""
+    """Return the NICs with RDMA that have the highest rate, as positions in ``machine.nics``.
+
+    The result is all of ``positions``, the NICs to choose from, if none is known to do RDMA.
+    """
     able = [n for n in positions if machine.nics[n].kind in _RDMA]
     most = max((machine.nics[n].gbps for n in able), default=0.0)
     return [n for n in able if machine.nics[n].gbps == most] or positions
 
 
 def _matched(machine: Machine, like: Machine, nics: dict[int, int]) -> Iterator[tuple[str, Gpu | Nic, Gpu | Nic]]:
-    """Yield the name in ``like`` and both devices of each match."""
+    """Yield each pair of matching devices: the name in the host, the virtual machine's device, the host's device.
+
+    Args:
+        machine: The virtual machine.
+        like: The host.
+        nics: The host's NIC for each NIC of the virtual machine, both as positions.
+    """
     for gpu, other in zip(machine.gpus, like.gpus, strict=True):
         yield f"GPU{other.index}", gpu, other
     for n, card in nics.items():
@@ -118,7 +135,13 @@ def _matched(machine: Machine, like: Machine, nics: dict[int, int]) -> Iterator[
 
 
 def _check_order(machine: Machine, like: Machine, nics: dict[int, int]) -> None:
-    """Raise unless devices that are on one NUMA node in ``like`` are on one here."""
+    """Raise unless devices on one NUMA node of the host are also on one node of the virtual machine.
+
+    Args:
+        machine: The virtual machine.
+        like: The host.
+        nics: The host's NIC for each NIC of the virtual machine, both as positions.
+    """
     first: dict[int, tuple[str, int]] = {}
     for name, here, there in _matched(machine, like, nics):
         if here.numa is None or there.numa is None:
@@ -127,6 +150,6 @@ def _check_order(machine: Machine, like: Machine, nics: dict[int, int]) -> None:
         if numa != here.numa:
             raise TopologyError(
                 f"{like.name}: its {other} and {name} are on one NUMA node, but this machine's are on {numa} and "
-                f"{here.numa}, so that its devices are in another order; give a file of the server with the devices in "
-                "this machine's order"
+                f"{here.numa}. So its devices are in another order. Write a file of the server with the devices "
+                "in the order of this machine."
             )

@@ -1,4 +1,7 @@
-"""A PCI tree for a machine of which only the paths are known: switches with bus ids that no server has."""
+"""Makes a PCI tree for a machine of which only the paths are known: switches with bus ids that no server has.
+
+``nccl_file_writer`` uses it for machines from profiles.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ _MOST_LANES = 64  # of any link: more than PCIe has, NCCL multiplies whatever it
 def invent(machine: Machine) -> tuple[PciDevice, ...]:
     """Return invented switches with a machine's GPUs and NICs below them, parents first.
 
-    Devices that are PIX to each other share a switch. Such switches that are PXB to each other share one above them.
-    The switches have the bus ids ``ffff:ff:00.0`` and on, as in the clouds' own files: /sys knows none of these, so
-    NCCL adds nothing to them.
+    Devices that are PIX to each other share a switch. Switches whose devices are PXB to each other share one switch
+    above them. The switches have the bus ids ``ffff:ff:00.0`` and following, as in the files of cloud providers. /sys
+    has no such devices, so NCCL adds nothing to them.
     """
     # Each GPU, then each NIC, with the bandwidth of its PCIe link, GB/s.
     devices: list[tuple[Gpu | Nic, float]] = [(gpu, gpu.pcie_gbps) for gpu in machine.gpus]
@@ -59,15 +62,15 @@ def invent(machine: Machine) -> tuple[PciDevice, ...]:
 
 
 def classes(machine: Machine) -> dict[str, str]:
-    """Return the PCI class of each NIC and GPU below invented switches, by bus id."""
+    """Return the PCI class of each NIC and GPU of a machine without a PCI tree, by bus id."""
     nics = {nic.pci: _NIC.get(nic.kind, "0x020000") for nic in machine.nics}
     return nics | {gpu.pci: _GPU for gpu in machine.gpus}
 
 
 def speed_and_width(gbps: float) -> tuple[str, int]:
-    """Return link speed and width of an invented switch that NCCL counts as ``gbps``: 48 is 32.0 GT/s, 16.
+    """Return the PCIe link speed and width for which NCCL counts ``gbps``: 32.0 GT/s and 16 for 48.
 
-    Above 96 the width is one that PCIe does not have: NCCL multiplies the two.
+    NCCL multiplies speed and width. Above 96 GB/s the width is one that PCIe does not have.
     """
     for speed, number in nccl_bandwidths.LINK_SPEEDS.items():
         if speed.endswith("PCIe") and number * _LANES / 80 >= gbps:
@@ -81,17 +84,30 @@ def switch_id(number: int) -> str:
 
 
 def invented_switch(number: int, parent: int | None, numa: int | None, gbps: float) -> PciDevice:
-    """Return an invented switch; the arguments are those of ``switch_id``, ``PciDevice`` and ``speed_and_width``."""
+    """Return an invented switch.
+
+    Args:
+        number: As in ``switch_id``.
+        parent: Position of the switch above it; None for none.
+        numa: NUMA node; None if it is not known.
+        gbps: The bandwidth that NCCL should count for it, GB/s.
+    """
     return PciDevice(switch_id(number), parent, numa, BRIDGE, _OF_NOBODY, *speed_and_width(gbps))
 
 
 def numaid(device: PciDevice) -> int:
-    """Return the number of the ``<cpu>`` that a device below invented switches hangs on: -1 for no NUMA node."""
+    """Return the number of the ``<cpu>`` element that a device is below.
+
+    The number is the device's NUMA node, or -1 if the device has none.
+    """
     return -1 if device.numa is None else device.numa
 
 
 def _labels_of_joined(machine: Machine, level: PathType) -> list[int]:
-    """Return one number for each GPU, then each NIC: equal where a way of steps of at most ``level`` joins them."""
+    """Return a label for each GPU, then for each NIC.
+
+    Two devices have equal labels if a chain of devices connects them in which each step is at most as far as ``level``.
+    """
     count = len(machine.gpus)
     labels = list(range(count + len(machine.nics)))
     steps = [(i, j) for i, row in enumerate(machine.paths) for j, path in enumerate(row[:i]) if path <= level]
@@ -103,7 +119,7 @@ def _labels_of_joined(machine: Machine, level: PathType) -> list[int]:
 
 
 def _positions_by_label(labels: Sequence[int]) -> list[list[int]]:
-    """Return the positions of equal labels, by first position."""
+    """Return the positions that have the same label, as one list for each label."""
     sets: dict[int, list[int]] = {}
     for i, label in enumerate(labels):
         sets.setdefault(label, []).append(i)

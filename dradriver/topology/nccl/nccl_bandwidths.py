@@ -19,12 +19,20 @@ ARCHITECTURES = {6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwe
 
 
 def lane_rate(speed: str) -> int | None:
-    """Return NCCL's bandwidth number for a PCIe signalling rate, None for one that it does not know."""
+    """Return NCCL's number for a PCIe signalling rate such as ``32.0 GT/s PCIe``.
+
+    NCCL multiplies this number by the link's width (lanes) to get the bandwidth. The result is None for a rate that
+    NCCL does not know.
+    """
     return next((number for words, number in LINK_SPEEDS.items() if speed.startswith(words)), None)
 
 
 def known_speed(speed: str) -> str:
-    """Return a PCIe signalling rate in words that NCCL knows: Gen5 is ``32.0 GT/s PCIe``; else empty."""
+    """Return a PCIe signalling rate in a spelling that NCCL knows, such as ``32.0 GT/s PCIe`` for Gen5.
+
+    ``speed`` can be in another spelling, such as the kernel's or NVML's. The result is empty if NCCL knows no such
+    rate.
+    """
     if lane_rate(speed) is not None:
         return speed
     rate, generation = _RATE.fullmatch(speed.strip()), _GENERATION.fullmatch(speed.strip())
@@ -36,12 +44,18 @@ def known_speed(speed: str) -> str:
 
 
 def pci_gbps(speed: str, width: int) -> float:
-    """Return a PCIe link's bandwidth: x16 Gen 3 is 12, Gen 5 is 48; no width counts as 16, unknown words as Gen 3."""
+    """Return the bandwidth that NCCL counts for a PCIe link, GB/s: 12 for x16 Gen 3, 48 for x16 Gen 5.
+
+    Width 0 counts as 16, an unknown speed as Gen 3.
+    """
     return (width or 16) * (lane_rate(speed) or 60) / 80
 
 
 def link_gbps(sm: int) -> float:
-    """Return one NVLink's bandwidth for a compute capability of 70, 80, 86, 90, 100, …; 20 where NCCL knows none."""
+    """Return the bandwidth that NCCL counts for one NVLink of a GPU, GB/s in one direction.
+
+    ``sm`` is the GPU's compute capability times ten: 70, 80, 86, 90, 100. The result is 20 if NCCL does not know it.
+    """
     if sm >= 100:
         return 40.1
     if sm >= 90:
@@ -52,12 +66,18 @@ def link_gbps(sm: int) -> float:
 
 
 def architecture(sm: int) -> str:
-    """Return the architecture's name that NCCL's bandwidths go by: compute capability 89 is ``ada``."""
+    """Return the name of the architecture that NCCL assumes for a compute capability.
+
+    ``sm`` is the compute capability times ten: 89 is ``ada``.
+    """
     return {75: "turing", 89: "ada"}.get(sm) or ARCHITECTURES.get(sm // 10, "")
 
 
 def socket_gbps(cpu: Cpu | None) -> float:
-    """Return the bandwidth between two sockets with such CPUs; 10 where nothing is known of them."""
+    """Return the bandwidth that NCCL counts between two sockets with these CPUs, GB/s in one direction.
+
+    The result is 10 if the CPUs are not known.
+    """
     if cpu is None:
         return 10.0
     if cpu.arch in ("arm64", "ppc64"):
@@ -73,7 +93,7 @@ def socket_gbps(cpu: Cpu | None) -> float:
 
 
 def family_id(family: int) -> int:
-    """Return NCCL's number of a CPU family, which its bandwidth between sockets goes by.
+    """Return NCCL's number of a CPU family, which determines its bandwidth between sockets.
 
     Zen 3 is 25 (15 + 10) to the kernel and 175 (15 + 160) to NCCL.
     """
@@ -81,6 +101,9 @@ def family_id(family: int) -> int:
 
 
 def family_of(family_id: int) -> int:
-    """Return the kernel's number of a CPU family for NCCL's; one that NCCL cannot have made stays."""
+    """Return the kernel's number of a CPU family from NCCL's number (``family_id``).
+
+    A number that NCCL cannot have computed is returned unchanged.
+    """
     extended, rest = divmod(family_id - 15, 16)
     return 15 + extended if family_id > 15 and not rest else family_id

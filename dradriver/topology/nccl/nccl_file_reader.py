@@ -1,13 +1,13 @@
-"""From an NCCL topology file (``NCCL_TOPO_FILE``, or a dump of ``NCCL_TOPO_DUMP_FILE``) to a ``Machine``.
+"""Converts an NCCL topology file (``NCCL_TOPO_FILE``, or a dump of ``NCCL_TOPO_DUMP_FILE``) to a ``Machine``.
 
-A file without ``<gpu>`` elements, as clouds ship them, says nothing of NVLink: NCCL asks the driver then, and the
-machine read here has no links. Root complexes are not in such files either: two devices that share no bridge are NODE
-within a NUMA node, never PHB, so that nothing seems nearer than it is. Below switches that a ``<pcilink>`` joins they
-are PXB, as to NCCL.
+A file without ``<gpu>`` elements, as clouds provide them, has no NVLinks. NCCL asks the driver for them, but the
+machine read here has no links. Files of this kind have no root complexes either. So two devices of a NUMA node without
+a common bridge get the path NODE, never PHB: no path must seem nearer than it is. Devices below two switches that a
+``<pcilink>`` joins get PXB, as NCCL counts them.
 
-RCCL writes the same of AMD's machines as version 2, with ``<xgmi>`` in place of ``<nvlink>`` and ``gcn`` in place of
-``sm``. There a bus id may stand twice, as in two of the models that come with RCCL: both are devices of their own, as
-to RCCL, and the PCI tree, in which nobody could tell them apart, is left out.
+RCCL writes the same for AMD's machines as version 2, with ``<xgmi>`` in place of ``<nvlink>`` and ``gcn`` in place of
+``sm``. In these files a bus id may occur twice, as in two of the models that come with RCCL. Each occurrence is a
+separate device, as for RCCL. The machine then has no PCI tree, because the tree could not distinguish the two.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from dradriver.reason import capitalized
 from dradriver.topology import cpulist
 from dradriver.topology.amd import amd_products
 from dradriver.topology.check import check
@@ -50,42 +51,46 @@ _OTHERS = {
 }
 _NCCL, _RCCL = 1, 2  # versions of the file
 _MOST_DEVICES = 512  # GPUs and NICs: the square of their number is kept, NCCL itself reads 255 elements
-_START = 'give a topology file, which starts with <system version="1">'
+_START = 'Write a topology file, which starts with <system version="1">'
 
 
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     """Return the machine read from the text of an NCCL topology file.
 
-    GPUs are numbered by their ``dev`` if all have one, else by bus id, as NVML numbers them. Their uuids are made up,
-    because the file has none.
+    GPUs are numbered by their attribute ``dev`` if all have one, else by bus id, as NVML numbers them. The GPUs' uuids
+    are made up, because the file has none.
 
     Args:
-        text: The whole file. Text that only NCCL's own parser would refuse (tabs, a declaration) is read; see
-            ``checker``.
+        text: The whole file. Some text that NCCL's own parser refuses (tabs, a declaration) is accepted here;
+            ``checker`` reports it.
         name: The machine's name.
-        seed: Tells machines of the same name apart.
+        seed: A text that gives machines of the same name different uuids.
 
     Raises:
-        TopologyError: With line and column: not such a file, a graph file, no GPU, links that only one side has, and
-            more.
+        TopologyError: With line and column. Examples: the file is no topology file, it is a graph file, it has no GPU,
+            or only one side has a link.
     """
     document = parse(text)
     root, fault = document.root, document.broken
     if root is not None and root.name != "system":
-        raise error(root, None, f"this is {_OTHERS.get(root.name, f'a file of <{root.name}>')}; {_START}")
+        raise error(root, None, f"this is {_OTHERS.get(root.name, f'a file of <{root.name}>')}. {_START}")
     if fault is not None:
-        raise TopologyError(f"NCCL XML, line {fault.line}, column {fault.column}: {fault.problem}; {fault.cure}")
+        raise TopologyError(
+            f"NCCL XML, line {fault.line}, column {fault.column}: {fault.problem}. {capitalized(fault.cure)}."
+        )
     if root is None:
-        raise TopologyError(f"NCCL XML, line 1, column 1: no element; {_START}")
+        raise TopologyError(f"NCCL XML, line 1, column 1: there is no element. {_START}")
 
     # ``strtol`` reads a number as NCCL does.
     version = strtol(root.get("version") or "")
     if version not in (_NCCL, _RCCL):
-        raise error(root, "version", f"version {root.get('version')!r}; NCCL knows version 1 alone, RCCL also 2")
+        raise error(
+            root, "version", f"version {root.get('version')!r} is unknown. NCCL reads version 1, RCCL also version 2."
+        )
     cpus = [child for child in root.children if child.name == "cpu"]
     hosts = {cpu.get("host_hash") for cpu in cpus} - {None}
     if len(hosts) > 1:
-        raise error(root, None, f"CPUs of {len(hosts)} hosts; a machine is one: keep those of one host_hash")
+        raise error(root, None, f"the file has CPUs of {len(hosts)} hosts. Keep the CPUs of one host_hash.")
 
     # RCCL may list a device twice, NCCL may not.
     devices, node_of_number = Devices(twice=0 if version == _RCCL else None), {}
@@ -95,14 +100,18 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         numa = _numa_id(cpu)
         if numa is not None:
             if numa in node_of_number:
-                raise error(cpu, "numaid", f"numaid {numa} stands twice; write each NUMA node once")
+                raise error(cpu, "numaid", f"numaid {numa} exists twice. Write each NUMA node once.")
             node_of_number[numa] = _numa_node(cpu, numa)
         add_devices(cpu, Place(numa=numa), devices)
     if not devices.gpus:
         raise error(root, None, "no GPU: a <pci> of class 0x03…, or with a <gpu> in it, is one")
     device_count = len(devices.gpus) + len(devices.nics)
     if device_count > _MOST_DEVICES:
-        raise error(root, None, f"{device_count} GPUs and NICs; at most {_MOST_DEVICES} are read")
+        raise error(
+            root,
+            None,
+            f"the file has {device_count} GPUs and NICs, and at most {_MOST_DEVICES} are read. Remove the others.",
+        )
 
     # A function of two places: whether a ``<pcilink>`` joins switches above them.
     joined = pcilinks.joined(pcilinks.links(all_below(root, "pci")))
@@ -114,19 +123,23 @@ def _numa_id(cpu: Element) -> int | None:
     if text == "-1":
         return None
     if text is None or not _NUMA.fullmatch(text):
-        raise error(cpu, "numaid", f"numaid {text!r}; each <cpu> needs the number of its NUMA node")
+        raise error(cpu, "numaid", f"numaid {text!r} is invalid. Write the number of the NUMA node of the <cpu>.")
     return int(text)
 
 
 def _numa_node(cpu: Element, numa: int) -> NumaNode:
     mask = cpu.get("affinity") or ""
     if mask and not _MASK.fullmatch(mask):
-        raise error(cpu, "affinity", f"affinity {mask!r}; write a hex mask as /sys does (000000ff,fff00000), no list")
+        raise error(
+            cpu,
+            "affinity",
+            f"affinity {mask!r} is no mask. Write a hex mask as /sys does (000000ff,fff00000), not a list.",
+        )
     return NumaNode(id=numa, cpus=cpulist.from_mask(mask), cpumap=mask.lower())
 
 
 def _cpu_model(cpus: Sequence[Element]) -> Cpu | None:
-    """Return the model of the first CPU that has one."""
+    """Return the model of the first ``<cpu>`` element that has one; None if none has."""
     for cpu in cpus:
         if cpu.get("arch"):
             family = nccl_bandwidths.family_of(number(cpu, "familyid", 1 << 16) or 0)
@@ -150,9 +163,9 @@ def _machine(
         devices: The GPUs, NICs and PCI devices.
         nodes: The NUMA nodes by number.
         cpu: The CPUs' model, None if the file has none.
-        joined: Tells whether two places are connected by a link between PCI switches.
+        joined: Returns whether a link between PCI switches connects two places.
         name: The machine's name.
-        seed: Tells machines of the same name apart.
+        seed: A text that gives machines of the same name different uuids.
     """
     # GPUs are numbered by NCCL's ``dev``, if each GPU has a different one, else in the order of bus ids as NVML does.
     leaves = sorted(devices.gpus, key=lambda leaf: leaf.busid)
@@ -197,7 +210,11 @@ def _is_amd(leaf: Leaf) -> bool:
 
 
 def _link_gbps(leaves: Sequence[Leaf]) -> float:
-    """Return one link's bandwidth; of several kinds of NVIDIA's the newest's, of AMD's the oldest's."""
+    """Return the bandwidth that NCCL or RCCL counts for one link of a file's GPUs.
+
+    The result is in GB/s, in one direction. ``leaves`` are the GPUs. If they are of several kinds, the newest of
+    NVIDIA's counts, or the oldest of AMD's.
+    """
     if _is_amd(leaves[0]):
         return min(amd_products.link_gbps(_architecture(leaf)) for leaf in leaves)
     return nccl_bandwidths.link_gbps(max(map(_compute, leaves)))
@@ -208,20 +225,30 @@ def _part(leaf: Leaf) -> amd_products.Part | None:
 
 
 def _architecture(leaf: Leaf) -> str:
-    """Return ``gfx942`` of an AMD GPU; empty where neither its device id nor the file says."""
+    """Return the architecture of an AMD GPU, such as ``gfx942``.
+
+    The result is empty if neither the GPU's device id nor the file shows it.
+    """
     part = _part(leaf)
     return part.architecture if part else amd_products.architecture((leaf.gpu.get("gcn") or "") if leaf.gpu else "")
 
 
 def _compute(leaf: Leaf) -> int:
-    """Return 90 for compute capability 9.0; 0 where neither the file nor the device id says."""
+    """Return the compute capability of a GPU times ten: 90 for 9.0.
+
+    ``leaf`` is the GPU in the file. The result is 0 if neither its device id nor the file shows it.
+    """
     said = number(leaf.gpu, "sm", 999) if leaf.gpu else None
     device = (leaf.pci.get("device") or "")[2:]
     return said or (_COMPUTE.get(device[:2], 0) if device in _PRODUCTS else 0)
 
 
 def _gpu(index: int, leaf: Leaf, *, switch_links: int, uuid: str) -> Gpu:
-    """Build a GPU from its ``<pci>`` and ``<gpu>`` elements; AMD's are recognised by other attributes than NVIDIA's."""
+    """Build a GPU from ``leaf``: its ``<pci>`` and ``<gpu>`` elements.
+
+    The attributes of these elements show whether the GPU is AMD's or NVIDIA's. The other arguments are fields of the
+    GPU that the elements do not have.
+    """
     pci = leaf.pci
     common = Gpu(
         index=index,
@@ -257,7 +284,7 @@ def _gpu(index: int, leaf: Leaf, *, switch_links: int, uuid: str) -> Gpu:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts ``mlx5_10`` behind ``mlx5_9``, and bus ids as the hex numbers they are."""
+    """Return a key that sorts ``mlx5_10`` after ``mlx5_9``, and bus ids by their value as hex numbers."""
     if is_bus_id(name):
         return [(-1, name)]
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"[0-9]{1,9}|[^0-9]+", name)]

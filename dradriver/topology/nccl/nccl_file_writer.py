@@ -1,9 +1,9 @@
-"""From a ``Machine`` to an NCCL topology file that NCCL 2.18 to 2.30 reads and that leaves the driver's word alone.
+"""Converts a ``Machine`` to a topology file for NCCL 2.18 to 2.30. The file leaves the NVLinks to the driver.
 
-The file holds every NUMA node with all that NCCL asks of a CPU, and the PCI tree with all that /sys says of it: what
-one rank would have to add, and another could not, makes NCCL see one switch as two, with a 32nd of the bandwidth in the
-worst case. It holds no ``<gpu>``, so that NVML is asked for the links, and no ``<net>``. NICs are in it as plain
-devices, and only where the PCI tree that NCCL would find may be a hypervisor's invention.
+The file has every NUMA node with all facts that NCCL needs of a CPU, and the PCI tree with all facts of /sys. A missing
+fact does harm if one rank can add it and another rank cannot: NCCL would then see one switch as two, with a 32nd of the
+bandwidth in the worst case. The file has no ``<gpu>``, so that NCCL asks NVML for the links, and no ``<net>``: NICs are
+plain PCI devices. If the machine is known not to be virtual, the file has no NICs, because NCCL finds them in /sys.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from dradriver.reason import capitalized
 from dradriver.topology import cpulist
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Machine, NumaNode, PciDevice
@@ -39,21 +40,19 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
     """Return the text of an NCCL topology file, written for the machine.
 
     Args:
-        machine: Its bus ids and NUMA nodes are written. A machine of a profile has no PCI tree. Then switches that give
-            the same paths are invented, with bus ids that no server has.
-        like: The server that a virtual machine runs on. Its paths between GPUs and their NICs replace those of
+        machine: Its bus ids and NUMA nodes are written. A machine from a profile has no PCI tree. For it, switches that
+            give the same paths are invented, with bus ids that no server has.
+        like: The server that a virtual machine runs on. Its paths between GPUs and their NICs replace the paths of
             ``machine`` (``host_paths.with_paths``; ``host_paths.lost`` says what a file cannot hold).
-        gpus: Positions of the GPUs that the file is for, those of a container; None for all. Other GPUs are left out,
-            and so are NICs that are nearer to one of the other GPUs.
+        gpus: Positions of the GPUs that the file is for, such as the GPUs of a container; None for all. Other GPUs are
+            left out, and so are NICs that are nearer to one of the other GPUs.
 
     Raises:
-        TopologyError: A fact is missing that a file needs, or the devices of ``like`` cannot be matched. Or ``check``
-            finds an error in the file, or the file is larger than NCCL reads safely.
+        TopologyError: The machine lacks a fact that a file needs, or the devices of ``like`` cannot be matched. Or
+            ``check`` finds an error in the file, or the file is larger than NCCL reads safely.
     """
     if machine.vendor is not NVIDIA:
-        raise TopologyError(
-            f"gpus: {machine.vendor.library} finds the machine by itself; files are written for NCCL alone"
-        )
+        raise TopologyError(f"gpus: {machine.vendor.library} finds the machine by itself. Only NCCL needs a file.")
     # What /sys says of each device of this machine. The paths of ``like`` replace the tree, but not these facts.
     device_of_busid = {device.busid: device for device in machine.pci}
     if like is not None:
@@ -62,13 +61,15 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
         machine = _part_for_gpus(machine, gpus)
     if machine.cpu is None:
         raise TopologyError(
-            "cpu: the CPUs' model is not known, and NCCL refuses files without it; name it (--cpu), describe the "
-            "machine by a profile or an NCCL dump, or run this on the node itself"
+            "cpu: the CPUs' model is not known, and NCCL refuses files without it. Name it (--cpu), describe the "
+            "machine by a profile or an NCCL dump, or run this command on the node."
         )
     cpu = _known_cpu(machine.cpu)
     for gpu in machine.gpus:
         if len(gpu.pci) != _BUS_ID:
-            raise TopologyError(f"GPU{gpu.index}: bus id {gpu.pci!r}; a file needs one with a domain of four digits")
+            raise TopologyError(
+                f"GPU{gpu.index}: bus id {gpu.pci!r} is invalid in a file. Use a bus id with a domain of four digits."
+            )
 
     # GPUs, NICs and the bridges above them, parents first, as NCCL writes the facts of /sys. If a CPU has more NICs
     # than NCCL 2.18 to 2.20 have room for, switches above the NICs are invented.
@@ -87,13 +88,13 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
     elements = 1 + len(nodes) + len(devices)
     if elements > MOST_ELEMENTS:
         raise TopologyError(
-            f"{elements} elements; NCCL reads 255 after merging the trees of all ranks: {MOST_ELEMENTS} is the most "
-            "that is safe"
+            f"the file would have {elements} elements. NCCL reads 255 after it merges the trees of all ranks, so "
+            f"at most {MOST_ELEMENTS} are safe."
         )
     if len(nodes) > MAX_CHILDREN:
         raise TopologyError(
-            f"<system>: {len(nodes)} children, NUMA nodes with CPUs or devices; NCCL 2.18 to 2.20 have room for "
-            f"{MAX_CHILDREN}; set the server up with fewer (NPS, SNC)"
+            f"<system>: the server has {len(nodes)} NUMA nodes with CPUs or devices, and NCCL 2.18 to 2.20 have "
+            f"room for {MAX_CHILDREN}. Configure fewer NUMA nodes (NPS, SNC)."
         )
     lines = ['<system version="1">']
     for node in nodes:
@@ -106,20 +107,23 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
     error_finding = next((finding for finding in check(text) if finding.error), None)
     if error_finding is not None:
         place = text.splitlines()[error_finding.line - 1].strip()[:_MOST_SHOWN]
-        raise TopologyError(f"{place}: {error_finding.problem}; {error_finding.cure}")
+        raise TopologyError(f"{place}: {error_finding.problem}. {capitalized(error_finding.cure)}.")
     return text
 
 
 def without_rate(machine: Machine) -> list[str]:
-    """Return the bus ids of GPUs and bridges for whose PCIe rate the written file has nothing."""
+    """Return the bus ids of devices whose PCIe rate the written file does not contain.
+
+    The command warns about them: NCCL counts Gen 3 for a device without a rate.
+    """
     return [device.busid for device in _devices_to_write(machine) if not nccl_bandwidths.known_speed(device.link_speed)]
 
 
 def write_file(text: str, path: Path) -> None:
-    """Write an NCCL topology file to ``path`` in one step, as NCCL may be reading it.
+    """Write an NCCL topology file to ``path`` in one atomic step, because NCCL may be reading it.
 
     Raises:
-        TopologyError: It cannot be written there.
+        TopologyError: The file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +154,10 @@ def _part_for_gpus(machine: Machine, gpus: Sequence[int]) -> Machine:
 
 
 def _devices_to_write(machine: Machine) -> tuple[PciDevice, ...]:
-    """Return GPUs, NICs but of what is known to be no virtual machine, and the bridges above these, parents first."""
+    """Return the GPUs, the NICs, and the bridges above them, parents first.
+
+    NICs are left out if the machine has a PCI tree and is known not to be virtual.
+    """
     tree = machine.pci or invent(machine)
     leaves = {gpu.pci for gpu in machine.gpus}
     if machine.virtual is not False or not machine.pci:
@@ -169,7 +176,11 @@ def _devices_to_write(machine: Machine) -> tuple[PciDevice, ...]:
 
 
 def _with_sys_facts(device: PciDevice, known: PciDevice | None) -> PciDevice:
-    """Return ``device`` with what /sys says of it, where its place was taken from another machine."""
+    """Return ``device`` with the facts that /sys has about it, such as its PCIe rate.
+
+    ``device`` lacks these facts if its place in the PCI tree comes from another machine, the host. ``known`` is the
+    device as /sys shows it; None if it is not known.
+    """
     if known is None:
         return device
     device = msgspec.structs.replace(device, kind=known.kind or device.kind, ids=known.ids)
@@ -179,21 +190,26 @@ def _with_sys_facts(device: PciDevice, known: PciDevice | None) -> PciDevice:
 
 
 def _in_nccl_words(device: PciDevice, kinds: Mapping[str, str]) -> PciDevice:
-    """Return ``device`` with its class, and its rate in words that NCCL knows; empty, for Gen 3, if it says none."""
+    """Return ``device`` with its PCI class, and with its PCIe rate as NCCL spells it.
+
+    ``kinds`` are the known PCI classes by bus id. A rate that NCCL does not know becomes empty; NCCL then assumes Gen
+    3.
+    """
     kind = device.kind or kinds.get(device.busid, BRIDGE)
     return msgspec.structs.replace(device, kind=kind, link_speed=nccl_bandwidths.known_speed(device.link_speed))
 
 
 def _known_cpu(cpu: Cpu) -> Cpu:
-    """Return ``cpu`` by the names that NCCL knows."""
+    """Return ``cpu`` with architecture and vendor as NCCL spells them."""
     arch = _ARCHS.get(cpu.arch.lower(), cpu.arch)
     return msgspec.structs.replace(cpu, arch=arch, vendor=_VENDORS.get(cpu.vendor.lower(), cpu.vendor))
 
 
 def _nodes_to_write(machine: Machine, devices: Sequence[PciDevice]) -> list[NumaNode]:
-    """Return every NUMA node, those without devices too: NCCL 2.21 to 2.26 fails where one is missing.
+    """Return every NUMA node, also nodes without devices: NCCL 2.21 to 2.26 fails if one is missing.
 
-    A source may name those of its GPUs alone (topo -m), so all up to the last one are written; one too many is no harm.
+    A machine's source can name only the nodes of its GPUs (topo -m). ``devices`` can be on other nodes. So the result
+    has all numbers up to the last one. A node that does not exist does no harm in the file.
     """
     known = {node.id: node for node in wanted_nodes(machine)}
     used = {numaid(device) for device in devices}
@@ -236,7 +252,8 @@ def _element(name: str, attributes: Sequence[tuple[str, str]], children: Sequenc
     for key, value in attributes:
         if len(value) > MOST_TEXT or not value.isprintable() or '"' in value:
             raise TopologyError(
-                f"{key}: {value[:40]!r}, {len(value)} characters; NCCL reads {MOST_TEXT} printable ones without quotes"
+                f"{key}: {value[:40]!r}, {len(value)} characters. NCCL reads at most {MOST_TEXT} "
+                "printable characters without quotes."
             )
     start = f"{'  ' * depth}<{name} " + " ".join(f'{key}="{value}"' for key, value in attributes)
     return [f"{start}>", *children, f"{'  ' * depth}</{name}>"] if children else [f"{start}/>"]

@@ -1,4 +1,4 @@
-"""Link counts by the ``<nvlink>`` elements of an NCCL topology file, or the ``<xgmi>`` of RCCL's."""
+"""Link counts from the ``<nvlink>`` elements of an NCCL topology file, or the ``<xgmi>`` elements of RCCL's."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _CPU_CLASS = "0x068001"  # POWER
 
 
 def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
-    """Return the links in ``<nvlink>`` elements: how many each pair of GPUs has, and each GPU to switches.
+    """Return how many links each pair of GPUs has, and how many each GPU has to switches.
 
-    A target of class 0x068000 is a switch. NCCL also takes a target without a class for a switch, if it is not a GPU of
-    the file. As in NCCL, links to a GPU that is not in the file are dropped. So are links of a GPU to itself, which VMs
-    show for a bridge whose other end is hidden.
+    The counts are those of the ``<nvlink>`` elements. A target of class 0x068000 is a switch. A target without a class
+    is also taken for a switch if it is not a GPU of the file, as NCCL does. Links to a GPU that is not in the file are
+    dropped, as in NCCL. So are links of a GPU to itself, which virtual machines show for a bridge whose other end is
+    hidden.
 
     Raises:
         TopologyError: A count is not a number, or the other side does not have the same links.
@@ -47,10 +48,12 @@ def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
     for (i, j), link in link_of_pair.items():
         if direct[i][j] != direct[j][i]:
             raise error(link, "count", f"{direct[i][j]} links from {gpus[i].busid} to {gpus[j].busid}, but "
-                        f"{direct[j][i]} back; both sides have the same")  # fmt: skip
+                f"{direct[j][i]} back. Write the same number on both sides.")  # fmt: skip
 
     # Far more than any GPU has is nonsense. The bound leaves room for GPUs of the future.
     most_switched = max(switched)
     if most_switched > 4 * MOST_LINKS:
-        raise error(gpus[0].pci, None, f"{most_switched} links of one GPU to switches; {MOST_LINKS} is the most")
+        raise error(
+            gpus[0].pci, None, f"one GPU has {most_switched} links to switches, and at most {MOST_LINKS} are possible."
+        )
     return direct, switched

@@ -1,7 +1,7 @@
-"""Links between PCIe switches (``<pcilink>``), by which NCCL since 2.22 goes past the CPU.
+"""Reads links between PCIe switches (``<pcilink>``), by which NCCL since 2.22 avoids the way over the CPU.
 
-Switches of Broadcom can be joined so. NCCL counts such a path as PXB (``ncclTopoAddPciLinks`` in ``topo.cc``,
-``ncclTopoSetPaths`` in ``paths.cc``).
+Switches of Broadcom can be joined in this way. NCCL counts a path over these links as PXB (``ncclTopoAddPciLinks`` in
+``topo.cc``, ``ncclTopoSetPaths`` in ``paths.cc``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ _PAST_THE_CPU = 2  # links from a switch to another one through the CPU
 
 
 def is_switch(pci: Element) -> bool:
-    """Return whether a ``<pci>`` is a switch to NCCL, which may have a ``<pcilink>``: neither a GPU nor a NIC."""
+    """Return whether a ``<pci>`` element is a switch to NCCL: neither a GPU nor a NIC.
+
+    Only switches may have a ``<pcilink>``.
+    """
     kind = (pci.get("class") or "").lower()
     return not kind.startswith(("0x02", "0x03", "0x0680")) and not any(c.name in ("gpu", "nic") for c in pci.children)
 
 
 def links(switches: Iterable[Element]) -> Links:
-    """Return the ``<pcilink>`` elements that both switches have; NCCL refuses the others, or drops them."""
+    """Return the ``<pcilink>`` elements that both of their switches list.
+
+    NCCL refuses or drops the others.
+    """
     targets = {
         short_bus_id(pci.get("busid") or ""): {
             short_bus_id(c.get("target") or "") for c in pci.children if c.name == "pcilink"
@@ -37,9 +43,10 @@ def links(switches: Iterable[Element]) -> Links:
 
 
 def joined(links: Links) -> Callable[[Place, Place], bool]:
-    """Return the function that says of two places whether NCCL takes the ``<pcilink>`` between them.
+    """Return a function that says whether NCCL uses ``<pcilink>`` elements between two places.
 
-    It takes the way with fewer steps; of two with as many the links, which are faster.
+    NCCL uses the way with fewer steps: over these links, or over the PCI tree. If both have the same number of steps,
+    NCCL uses the links, which are faster.
     """
     ways = {switch: _steps(links, switch) for switch, others in links.items() if others}
 
@@ -58,7 +65,10 @@ def joined(links: Links) -> Callable[[Place, Place], bool]:
 
 
 def _steps(links: Links, start: str) -> dict[str, int]:
-    """Return the fewest links from a switch to each that it reaches."""
+    """Return how many links lie between a switch, ``start``, and each switch that it reaches.
+
+    The shortest way counts.
+    """
     steps, border = {start: 0}, [start]
     for switch in border:
         for other in links[switch]:

@@ -1,9 +1,10 @@
-"""NCCL variables for a kind of machine.
+"""NCCL variables for a kind of machine, for ``/etc/nccl.conf``.
 
-None is set unless somebody asks for it: NCCL's own choice is right nearly everywhere, and most of what articles
-recommend slows a job down or ends it (``NCCL_ALGO=NVLink,IB`` is an error since 2.24, ``NCCL_ALGO=Ring,Tree`` costs an
-H200 server a quarter, ``NCCL_NVLINK_ENABLE`` does not exist). What is left of them is here, each with its reason.
-Sources: NVIDIA's NCCL user guide, env.rst (2.30); ``src/misc/param.cc`` for the file's form.
+The node agent writes the file for containers if the policies name a tuning profile. No variable is set unless a user
+asks for it: NCCL's own choice is right nearly everywhere, and most advice in articles slows a job down or ends it. For
+example, ``NCCL_ALGO=NVLink,IB`` is an error since 2.24, ``NCCL_ALGO=Ring,Tree`` costs an H200 server a quarter of its
+bandwidth, and ``NCCL_NVLINK_ENABLE`` does not exist. The useful variables are here, each with its reason. Sources:
+NVIDIA's NCCL user guide, env.rst (2.30); ``src/misc/param.cc`` for the file's form.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ AUTO = "auto"
 
 
 class Line(NamedTuple):
-    """One variable, its value, and why it has this one."""
+    """One variable, its value, and the reason for this value."""
 
     name: str
     value: str
@@ -53,21 +54,23 @@ PROFILES: Final[Mapping[str, tuple[Line, ...]]] = {
             "NCCL_NET_GDR_LEVEL", "PXB", "the NIC reads a GPU's memory below a common switch, and never through a CPU"
         ),
         Line(
-            "NCCL_IGNORE_CPU_AFFINITY", "1", "threads run beside their GPU also where a cpuset would have them far away"
+            "NCCL_IGNORE_CPU_AFFINITY", "1", "threads run near their GPU, even if a cpuset would place them elsewhere"
         ),
     ),
 }
 
 
 def profile_of(machine: Machine) -> str:
-    """Return the tuning profile that fits a machine's own GPUs: ``nvswitch``, ``nvlink`` or ``pcie``."""
+    """Return the name of the tuning profile that fits a machine: ``nvswitch``, ``nvlink`` or ``pcie``."""
     if machine.switched:
         return "nvswitch"
     return "nvlink" if any(any(row) for row in machine.links) else "pcie"
 
 
 def conf(profile: str, machine: Machine) -> str:
-    """Return the text of ``/etc/nccl.conf`` with the variables of a tuning profile, or of ``auto``.
+    """Return the text of ``/etc/nccl.conf`` with the variables of a tuning profile.
+
+    For the profile ``auto``, the machine's GPUs decide which profile is used.
 
     Raises:
         TopologyError: There is no such profile.
@@ -80,11 +83,11 @@ def conf(profile: str, machine: Machine) -> str:
 
 
 def check_profile(name: str) -> str:
-    """Return ``name`` itself if there is a tuning profile of this name.
+    """Return ``name`` unchanged if there is a tuning profile of this name.
 
     Raises:
-        TopologyError: There is none of this name.
+        TopologyError: There is no such profile.
     """
     if name not in PROFILES:
-        raise TopologyError(f"{name!r} is no tuning profile; write one of {', '.join((AUTO, *PROFILES))}")
+        raise TopologyError(f"{name!r} is no tuning profile. Write one of {', '.join((AUTO, *PROFILES))}.")
     return name

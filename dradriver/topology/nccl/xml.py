@@ -1,7 +1,7 @@
-"""The dialect of XML that NCCL reads topology files in: a parser that knows which of its readers would refuse what.
+"""The XML dialect of NCCL topology files: a parser that also reports everything that some NCCL would refuse.
 
-NCCL has no XML library: ``xml.cc`` reads letter by letter. What follows here is read more kindly, so that a foreign
-file can be imported, and every place where some NCCL between 2.18 and 2.30 would stumble is noted.
+NCCL has no XML library: ``xml.cc`` reads character by character. This parser accepts more, so that foreign files can be
+imported. It reports every place that some NCCL from 2.18 to 2.30 would refuse or misread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ class Attribute(msgspec.Struct, frozen=True):
 
 
 class Element(msgspec.Struct):
-    """One element; ``blanks`` are the blanks too many in its tag, each of which NCCL counts as an attribute."""
+    """One XML element.
+
+    ``blanks`` are the superfluous blanks in its tag. NCCL counts each as an attribute, and limits the number of
+    attributes.
+    """
 
     name: str
     place: tuple[int, int]
@@ -48,20 +52,23 @@ class Element(msgspec.Struct):
         return None if found is None else found.value
 
     def place_of(self, name: str) -> tuple[int, int]:
-        """Return line and column of an XML element's attribute, or of the element if it has none of that name."""
+        """Return line and column of an attribute of the element.
+
+        If the element has no such attribute, return the line and column of the element.
+        """
         found = self.attributes.get(name)
         return self.place if found is None else found.place
 
 
 class Document(msgspec.Struct):
-    """What was read.
+    """A parsed file.
 
     Attributes:
         root: The first ``<system>``, else the first element; None for an empty file.
-        others: Further elements that stand in no other.
-        findings: What NCCL would stumble over.
+        others: Further elements at the top level.
+        findings: The places that NCCL would refuse or misread.
         broken: The error after which reading stopped; None if there is none.
-        whole: The outermost element was read to its end.
+        whole: Whether the outermost element was read to its end.
     """
 
     root: Element | None = None
@@ -72,14 +79,17 @@ class Document(msgspec.Struct):
 
 
 class _BrokenError(Exception):
-    """Nobody can read on; never leaves ``parse``."""
+    """The rest of the file cannot be read. ``parse`` catches it."""
 
     def __init__(self, found: Finding) -> None:
         self.found = found
 
 
 def parse(text: str) -> Document:
-    """Return the XML elements of ``text`` and all that NCCL's parser would refuse in its form; never fails."""
+    """Return the XML elements of ``text``, and the places that NCCL's parser would refuse.
+
+    The parser never raises.
+    """
     parser = _Parser(text)
     broken = None
     try:
@@ -106,7 +116,10 @@ def has_below(element: Element, name: str) -> bool:
 
 
 def strtol(text: str) -> int:
-    """Return the number that NCCL reads in an XML attribute (C's strtol): 010 is 8, 0x10 is 16, a word is 0."""
+    """Return the number that NCCL reads in an XML attribute, by C's ``strtol``.
+
+    So 010 is 8, 0x10 is 16, and a word is 0.
+    """
     match = _INTEGER.match(text)
     if match is None:
         return 0
@@ -162,7 +175,7 @@ class _Parser:
         return bool(rest)
 
     def _gap(self) -> str:
-        """Skip blanks and return them."""
+        """Skip blanks and line breaks, and return them."""
         match = _BLANK.match(self.text, self.at)
         gap = match[0] if match else ""
         if "\t" in gap:
@@ -223,7 +236,11 @@ class _Parser:
         self.open.append(element)
 
     def _attributes(self, element: Element, start: int) -> bool:
-        """Read up to the tag's end; return whether children and a closing tag follow."""
+        """Read a tag from its first attribute to its end.
+
+        The attributes are added to ``element``. ``start`` is the offset of the tag, for messages. Return whether
+        children and a closing tag follow.
+        """
         while True:
             at, gap = self.at, self._gap()
             if "\n" in gap or "\r" in gap:

@@ -1,7 +1,7 @@
-"""Machines as data: one YAML file each, every figure with its source beside it.
+"""Machine profiles: machines as data, one YAML file each, every figure with its source next to it.
 
 profile_fields  the fields of a profile
-profile_reader  from a profile to a machine
+profile_reader  converts a profile to a machine
 simulated_mig_profiles  MIG profiles of products, for simulated machines
 """
 
@@ -25,13 +25,16 @@ _KEPT = 64  # machines that are kept, with their seeds
 
 
 def names(vendor: str = "") -> tuple[str, ...]:
-    """Return the names of all machine profiles, or of one vendor's, sorted."""
+    """Return the names of all machine profiles, or of the profiles of one vendor, sorted."""
     return tuple(sorted(name for name, (_, whose) in _files().items() if vendor in ("", whose)))
 
 
 @functools.cache
 def _files() -> dict[str, tuple[Traversable, str]]:
-    """Return every profile's file and whose machine it is; NVIDIA's stand here, others' in a folder of their own."""
+    """Return the file and the vendor of every profile, by the profile's name.
+
+    NVIDIA's profiles are in this folder, the profiles of each other vendor in a folder of its own.
+    """
     here = resources.files(__name__)
     folders = [(here if word == NVIDIA.word else here / word, word) for word in VENDORS]
     return {
@@ -44,22 +47,27 @@ def _files() -> dict[str, tuple[Traversable, str]]:
 
 @functools.lru_cache(maxsize=_KEPT)
 def load(name: str, *, seed: str = "") -> Machine:
-    """Return the machine of a profile; its uuids depend on ``name`` and ``seed`` alone.
+    """Return the machine of a profile.
+
+    The uuids of its GPUs depend only on ``name`` and ``seed``.
 
     Raises:
-        TopologyError: No such profile; the message lists all.
+        TopologyError: There is no such profile; the message lists all.
     """
     files = _files()
     if name not in files:
         near = difflib.get_close_matches(name, files, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise TopologyError(f"{name!r} is no profile; {hint}there are {', '.join(names())}")
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise TopologyError(f"{name!r} is not a profile{hint}. Profiles: {', '.join(names())}.")
     return _read(name).machine(seed)
 
 
 @functools.cache
 def _read(name: str) -> Description:
-    """Return what a profile's file says. Parsing takes 20 ms, and a simulation has a seed for each node."""
+    """Return the parsed file of a profile.
+
+    The result is cached: parsing takes 20 ms, and a simulation loads a machine for each node.
+    """
     # The import is local because this module needs PyYAML, and programs that load no profile do without PyYAML.
     from dradriver.topology.profiles import profile_reader
 

@@ -1,4 +1,4 @@
-"""The fields of a machine profile: what each is called, and what it may hold."""
+"""The fields of a machine profile: their names and allowed values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LINKS = "pairs of GPUs and their number of links, such as 0-1: 4"
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Facts of the GPU model; the same meaning as in ``Gpu``."""
+    """Facts of the GPU model; the fields have the same meaning as in ``Gpu``."""
 
     name: str
     architecture: Architecture = ""
@@ -37,7 +37,10 @@ class Product(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class GpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One GPU; its index is its position in the list. ``switch`` is the way down from the root: ``s0`` or ``s0/s1``."""
+    """One GPU; its index is its position in the list.
+
+    ``switch`` lists the PCIe switches from the root to the GPU: ``s0`` or ``s0/s1``.
+    """
 
     pci: str  # "" where GPUs of several hosts stand for one machine, whose bus ids are the same on each
     root: str | None = None
@@ -48,7 +51,10 @@ class GpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class NicEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One NIC, placed like a GPU; ``kind`` and ``gbps`` as in ``Nic``."""
+    """One NIC.
+
+    Its place in the PCI tree is written as in ``GpuEntry``; ``kind`` and ``gbps`` are as in ``Nic``.
+    """
 
     name: str
     pci: str = ""
@@ -76,7 +82,10 @@ class CpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class BlocksEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which GPUs may be had together; as ``Blocks``, but that ``order`` says for how many GPUs each row is."""
+    """The blocks: which GPUs may be used together, as in ``Blocks``.
+
+    ``gpus`` lists the GPUs of each block. In ``order``, the key of each row is its number of requested GPUs.
+    """
 
     gpus: Annotated[tuple[tuple[int, ...], ...], Meta(min_length=1)]
     counts: tuple[int, ...] = ()
@@ -85,7 +94,7 @@ class BlocksEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole profile; ``links`` maps ``0-1`` to the number of direct links of that pair."""
+    """A whole profile; ``links`` maps a pair such as ``0-1`` to its number of direct links."""
 
     name: str
     vendor: Literal["nvidia", "amd", "ascend"] = "nvidia"

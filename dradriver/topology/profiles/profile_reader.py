@@ -1,4 +1,7 @@
-"""From a machine profile to a ``Machine``: product facts once, GPUs and NICs by their place, links by pair."""
+"""Converts a machine profile to a ``Machine``.
+
+A profile has the facts of the product once, GPUs and NICs by their place in the PCI tree, and links by pair.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,24 @@ _PAIR = re.compile(r"(\d{1,4})-(\d{1,4})")
 _FORM = yamltext.Form(
     error=TopologyError,
     key=re.compile(r"[\w-]{1,64}"),
-    keys="a word, or in links a pair of GPUs: 0-1",
-    start="a profile starts with name:, product:, gpus:",
+    keys="the name of a field, or in links a pair of GPUs such as 0-1",
+    start="A profile starts with name:, product:, gpus:.",
     whole="profile",
 )
 
 
 def read(text: str, *, source: str, seed: str = "") -> Machine:
-    """Return the machine read from a profile's text, its uuids derived from its name and ``seed``.
+    """Return the machine in a profile's text.
+
+    The uuids of the machine's GPUs are derived from its name and ``seed``.
 
     Args:
         text: YAML of one ``Profile``.
         source: The file's name, for messages.
-        seed: Whatever tells two machines of one profile apart, such as the node's name.
+        seed: A text that tells two machines of one profile apart, such as the node's name.
 
     Raises:
-        TopologyError: Naming file, line, the bad value and what is allowed.
+        TopologyError: With file, line, the bad value and what is allowed.
     """
     return Description(text, source=source).machine(seed)
 
@@ -49,7 +54,7 @@ class Description:
         source: The file's name, for messages.
 
     Raises:
-        TopologyError: Naming file, line, the bad value and what is allowed.
+        TopologyError: With file, line, the bad value and what is allowed.
     """
 
     def __init__(self, text: str, *, source: str) -> None:
@@ -57,10 +62,12 @@ class Description:
         self._profile = self._document.convert(Profile)
 
     def machine(self, seed: str) -> Machine:
-        """Return the machine of a profile, its uuids derived from the profile's name and ``seed``.
+        """Return the machine of a profile.
+
+        The uuids of its GPUs are derived from the profile's name and ``seed``.
 
         Raises:
-            TopologyError: Naming file, line, the bad value and what is allowed.
+            TopologyError: With file, line, the bad value and what is allowed.
         """
         try:
             return _machine(self._profile, seed)
@@ -70,7 +77,9 @@ class Description:
 
 
 def _machine(profile: Profile, seed: str) -> Machine:
-    """Build the machine that a profile describes; with another seed its GPUs have other uuids.
+    """Build the machine that a profile describes.
+
+    The uuids of its GPUs depend on ``seed``.
 
     Raises:
         TopologyError: With the field, its value and what is allowed there.
@@ -136,20 +145,20 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
     """Return the number of links of each pair: through switches, or as the profile lists them by pair.
 
     Raises:
-        TopologyError: Both ways are used, the rate of a link is missing, a pair does not name two different GPUs or is
-            given twice, or a GPU has too many links.
+        TopologyError: The profile uses both forms, the rate of a link is missing, a pair does not name two different
+            GPUs or is given twice, or a GPU has too many links.
     """
     # Through switches a pair has as many links as the GPU with fewer.
     link_counts = [[0 if a is b else min(a.switch_links, b.switch_links) for b in gpus] for a in gpus]
     if any(gpu.switch_links for gpu in gpus) and profile.links:
-        raise TopologyError("links: given beside switch_links; a machine has one or the other")
+        raise TopologyError("links: a machine has links or switch_links, not both. Remove one of the two.")
     # ``rated``: the vendor publishes what one link carries, so a profile must say it.
     if (
         VENDORS[profile.vendor].rated
         and (profile.links or any(gpu.switch_links for gpu in gpus))
         and profile.link_gbps <= 0
     ):
-        raise TopologyError("link_gbps: 0, but there are links; write one link's GB/s in one direction")
+        raise TopologyError("link_gbps: 0, but there are links. Write the GB/s of one link in one direction.")
     seen_pairs: set[frozenset[int]] = set()
     gpu_links = [0] * len(gpus)
     for pair, count in profile.links.items():
@@ -158,17 +167,19 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
         i, j = (int(match[1]), int(match[2])) if match else (0, 0)
         if i == j or max(i, j) >= len(gpus):
             raise TopologyError(
-                f"links.{pair}: not two GPUs; write two different numbers from 0 to {len(gpus) - 1}: 0-1"
+                f"links.{pair}: this is not a pair of GPUs. Write two different numbers from 0 to {len(gpus) - 1}, "
+                f"for example 0-1."
             )
         if frozenset((i, j)) in seen_pairs:
-            raise TopologyError(f"links.{pair}: this pair is given twice; write it once")
+            raise TopologyError(f"links.{pair}: this pair occurs twice. Write it once.")
         seen_pairs.add(frozenset((i, j)))
         link_counts[i][j] = link_counts[j][i] = count
         for gpu in (i, j):
             gpu_links[gpu] += count
             if gpu_links[gpu] > MOST_LINKS:
                 raise TopologyError(
-                    f"links.{pair}: {count} make {gpu_links[gpu]} links of GPU {gpu}; {MOST_LINKS} in all are the most"
+                    f"links.{pair}: with these {count} links GPU {gpu} has {gpu_links[gpu]} links. A GPU can have at "
+                    f"most {MOST_LINKS}."
                 )
     return tuple(tuple(row) for row in link_counts)
 
@@ -176,10 +187,12 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
 def _blocks(entry: BlocksEntry, gpus: int) -> Blocks:
     of = {gpu: number for number, block in enumerate(entry.gpus) for gpu in block}
     if sorted(gpu for block in entry.gpus for gpu in block) != list(range(gpus)):
-        raise TopologyError(f"blocks.gpus: {entry.gpus}; write each of the GPUs 0 to {gpus - 1} in one block")
+        raise TopologyError(
+            f"blocks.gpus: {entry.gpus} is not valid. Write each of the GPUs 0 to {gpus - 1} in one block."
+        )
     wrong = next((key for key in entry.order if not key.isdecimal() or not 1 <= int(key) <= gpus), None)
     if wrong is not None:
-        raise TopologyError(f"blocks.order.{wrong}: no number of GPUs; write one from 1 to {gpus}")
+        raise TopologyError(f"blocks.order.{wrong}: this is not a number of GPUs. Write a number from 1 to {gpus}.")
     rows = {int(key): row for key, row in entry.order.items()}
     return Blocks(
         of=tuple(of[gpu] for gpu in range(gpus)),
@@ -190,9 +203,9 @@ def _blocks(entry: BlocksEntry, gpus: int) -> Blocks:
 
 
 def _check_places(profile: Profile) -> None:
-    """Check that GPUs and NICs are on listed NUMA nodes.
+    """Check that GPUs and NICs are on NUMA nodes that the profile lists.
 
-    Each root complex and each CPU must be on one node.
+    Each root complex, and each CPU, must belong to one NUMA node only.
 
     Raises:
         TopologyError: With the field, its value and what is allowed there.
@@ -209,15 +222,16 @@ def _check_places(profile: Profile) -> None:
         if nodes and entry.numa not in nodes:
             listed = ", ".join(map(str, nodes))
             raise TopologyError(
-                f"{field}.numa: {entry.numa}; write a node that numa lists ({listed}), or list it there"
+                f"{field}.numa: the node {entry.numa} is not in numa. Write one of the nodes {listed}, or add it to "
+                f"numa."
             )
         if entry.root is None:
             continue
         numa, first_field = node_of_root.setdefault(entry.root, (entry.numa, field))
         if numa != entry.numa:
             raise TopologyError(
-                f"{field}.numa: {entry.numa}, but {first_field} is on node {numa} below the same root {entry.root}; "
-                "a root complex is on one node"
+                f"{field}.numa: {entry.numa}, but {first_field} is on node {numa} below the same root {entry.root}. A "
+                f"root complex is on one node."
             )
 
     # Each node's CPUs as one number, a bit for each CPU, so that shared CPUs are one ``&``.
@@ -226,4 +240,4 @@ def _check_places(profile: Profile) -> None:
     for (j, other_cpus), (i, cpus) in combinations(enumerate(bits), 2):
         if shared_cpus := cpus & other_cpus:
             both = cpulist.from_mask(f"{shared_cpus:x}")
-            raise TopologyError(f"numa[{i}].cpus: {both} also in numa[{j}]'s; a CPU is on one node")
+            raise TopologyError(f"numa[{i}].cpus: {both} is also in numa[{j}]. A CPU is on one node.")

@@ -1,8 +1,8 @@
-"""MIG profiles of products for simulated machines alone. The driver asks NVML, and never this table.
+"""MIG profiles of products, only for simulated machines. On real machines the driver asks NVML instead.
 
 Names, ids, sizes, placements and engines are those of real ``nvidia-smi mig -lgip`` and ``-lgipp`` texts and of
-NVIDIA's MIG user guide; memory is what one slice has, times the profile's slices, a little more than NVML prints of the
-larger ones.
+NVIDIA's MIG user guide. A profile's memory is computed: the memory of one slice times the profile's slices. For the
+larger profiles it is a little more than NVML prints.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from dradriver.topology.machine import MigProfile
 
 
 class _Form(NamedTuple):
-    """What profiles of one form of GPU have in common.
+    """One MIG profile as several GPU products have it, with different memory.
+
+    The other fields are those of ``MigProfile``. The name of a profile also contains its memory.
 
     Attributes:
-        slices: The beginning of the name.
-        extension: Its end: ``+me``.
-        engines: Of each of ``mig_limits.ENGINES``.
+        slices: The beginning of its name, before the memory: ``1g``.
+        extension: The end of its name: ``+me``.
+        engines: The number of engines of each type, in the order of ``mig_limits.ENGINES``.
     """
 
     id: int
@@ -92,7 +94,10 @@ _PRODUCTS: Final = {  # form, GB in the name by memory slices, MiB of one slice
 
 
 def profiles(product: str) -> tuple[MigProfile, ...]:
-    """Return the MIG profiles that a GPU of this product has in a simulation; none without MIG."""
+    """Return the MIG profiles that a GPU of this product has in a simulation.
+
+    The result is empty if the product does not have MIG.
+    """
     if product not in _PRODUCTS:
         return ()
     forms, gb, slice_mib = _PRODUCTS[product]

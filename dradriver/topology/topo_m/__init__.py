@@ -1,11 +1,11 @@
-"""The text of ``nvidia-smi topo -m``: for import of machines that one cannot log in to, and to look at.
+"""The text of ``nvidia-smi topo -m``: to import machines without a login there, and to show machines.
 
-pasted   the lines of the matrix in what people paste
+pasted   the lines of the matrix in a pasted text
 matrix_cells  the cells of the matrix, checked
-topo_m_reader  from the text to a machine
-inferred_topology  what a text implies of paths, switches and NUMA nodes
-implied_products  what its links and paths imply of GPUs and CPUs
-topo_m_writer  from a machine to the text
+topo_m_reader  converts the text to a machine
+inferred_topology  paths, switches and NUMA nodes that a text implies
+implied_products  GPU and CPU products that its links and paths imply
+topo_m_writer  converts a machine to the text
 """
 
 from dradriver.topology.topo_m.pasted import is_matrix

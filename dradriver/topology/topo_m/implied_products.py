@@ -12,14 +12,15 @@ from dradriver.topology.vendors import AMD, NVIDIA, Vendor
 
 
 class Implied(msgspec.Struct, frozen=True):
-    """What is most likely of a machine; bandwidths in GB/s and one direction, as NCCL counts them (topo.h).
+    """The most likely facts of a machine; bandwidths in GB/s and one direction, as NCCL counts them (topo.h).
 
     Attributes:
-        capability: ``7.0``; empty where nothing implies it.
+        capability: The compute capability, ``7.0``; empty if nothing implies it.
         pcie_gbps: Bandwidth of a GPU's PCIe link.
         link_gbps: Bandwidth of one link; 0 without links.
         socket_gbps: Bandwidth between sockets.
-        socket_gbps_or: The same with the other kind of CPUs that these GPUs are sold with; 0 if there is none.
+        socket_gbps_or: Bandwidth between sockets if the machine has the other kind of CPUs with which these GPUs are
+            sold; 0 if there is no other kind.
     """
 
     capability: str
@@ -47,25 +48,26 @@ _PORTS_SHARE_A_BRIDGE = (6.0, 16.0)
 def implied(
     links: Sequence[Sequence[int]], paths: Sequence[Sequence[PathType]], *, switched: bool, vendor: Vendor = NVIDIA
 ) -> Implied:
-    """Return the products of GPUs and CPUs that a ``topo -m`` text implies.
+    """Return the most likely GPU and CPU products of a machine, from its ``topo -m`` text.
 
     The GPU model follows from its links:
 
-    * A bridge joins one peer by 4 links of a GA102 (3 if one is down), 2 of a V100, 12 of an A100, more of a Hopper.
-    * Direct links to several peers: a P100 has 4 in all, a V100 6, an A100 12, a Hopper 18.
+    * A bridge joins a GPU to one other GPU. The bridge has 4 links for a GA102 (3 if one is down), 2 for a V100, 12 for
+      an A100, more for a Hopper.
+    * Direct links to several GPUs: a P100 has 4 in all, a V100 6, an A100 12, a Hopper 18.
     * Links to switches: a V100 has 6, an A100 12 (an A800 8), a Hopper or Blackwell 18.
-    * More than 12 links are a Hopper's or newer: ``assumed`` says so.
+    * More than 12 links show a Hopper or a newer GPU; ``assumed`` warns of this.
 
     Each GPU model is sold with two kinds of CPU. If two GPUs show PHB, several x16 ports share a host bridge: the CPU
     is likely Broadwell (DGX-1) or AMD. With Intel's CPUs from Skylake on, the GPUs show NODE. The other kind stays
     possible, because a virtual machine can show PHB on any CPU.
 
     Args:
-        links: g x g, number of links of each pair.
-        paths: g x g, PCIe paths; where links hide a path, the nearest that other cells prove.
+        links: GPUs x GPUs, number of links of each pair.
+        paths: GPUs x GPUs, PCIe paths. If links hide a path, it is the nearest path that other cells prove.
         switched: Whether links end in switches.
-        vendor: The GPUs' vendor. The rules above are NVIDIA's. AMD's are those of its own tool's texts, Ascend's are
-            fixed.
+        vendor: The GPUs' vendor. The rules above are NVIDIA's. AMD's rules are those for the texts of its own tools.
+            Ascend's facts do not depend on the links.
     """
     if vendor is AMD:
         link_gbps, pcie_gbps = amd_products.likely(links)
@@ -94,10 +96,10 @@ def implied(
 
 
 def assumed(machine: Machine) -> str:
-    """Return which product was assumed for GPUs, if others with such links are faster; else empty.
+    """Return a warning if the GPUs were taken for Hopper but may be newer; else an empty text.
 
     Args:
-        machine: A machine, read from any source; of those that name GPUs or their bus ids nothing was assumed.
+        machine: A machine from any source. If its GPUs have names or bus ids, the product was not assumed.
     """
     named = any(gpu.product or gpu.pci for gpu in machine.gpus)
     if named or machine.vendor is not NVIDIA or machine.link_gbps != _HOPPER.link_gbps:

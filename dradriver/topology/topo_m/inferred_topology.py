@@ -1,4 +1,4 @@
-"""Inferred topology: PCIe paths, switch links and NUMA nodes that a ``topo -m`` text implies without saying them."""
+"""Inferred topology: PCIe paths, switch links and NUMA nodes that a ``topo -m`` text implies but does not contain."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def paths(
     nic_paths: Sequence[Sequence[PathType]],
     numas: Sequence[int | None],
 ) -> tuple[tuple[PathType, ...], ...]:
-    """Return the inferred PCIe paths of all pairs of GPUs, g x g.
+    """Return the inferred PCIe paths of all pairs of GPUs, GPUs x GPUs.
 
-    A pair has its visible path, else the nearest that can be proved.
+    A pair has its visible path, else the nearest path that can be proved.
 
-    In a tree two devices are never farther apart than the farthest step of any way between them. So a pair is PIX if
-    both are PIX to one NIC, and PHB if one is PIX and the other PHB to it. One common NUMA node counts as a step of
-    NODE. If no way is known, the path is SYS.
+    The PCI tree gives the proof: two devices are never farther apart than the farthest step of any way between them. So
+    a pair is PIX if both are PIX to one NIC, and PHB if one is PIX and the other PHB to it. A common NUMA node counts
+    as a step of NODE. If no way is known, the path is SYS.
 
     Args:
         visible: The path of each pair; None where links hide it.
-        nic_paths: (NICs, GPUs), the path of each.
+        nic_paths: (NICs, GPUs), the path from each NIC to each GPU.
         numas: The NUMA node of each GPU; None if it is not known.
     """
     count = len(visible)
@@ -54,10 +54,12 @@ def paths(
 
 
 def switch_links(links: Sequence[Sequence[int]]) -> list[int]:
-    """Return each GPU's inferred links to a switch: all its links if pairs show more than a GPU can have.
+    """Return how many of each GPU's links end in a switch, inferred from the links that pairs show.
 
-    Through a switch a GPU shows the same links to every peer (NV18 seven times are 18 links, not 126), and a pair shows
-    the smaller of both sides' counts. 4 x NV4, 12 in a row, are direct (Perlmutter); 4 x NV18 are not (an NVL72 tray).
+    If the pairs of a GPU show more links in sum than a GPU can have, all its links end in a switch. Through a switch, a
+    GPU shows the same links to every other GPU: seven times NV18 are 18 links, not 126. A pair shows the smaller of
+    both sides' counts. Four GPUs with NV4, 12 links in a row, are linked directly (Perlmutter). Four GPUs with NV18 are
+    not (an NVL72 tray).
     """
     switched = [0] * len(links)
     most = [max(row) for row in links]
@@ -70,13 +72,21 @@ def switch_links(links: Sequence[Sequence[int]]) -> list[int]:
 
 
 def numa_of_gpus(cpus: Sequence[str], numas: Sequence[str], *, has_numa_column: bool) -> list[int | None]:
-    """Return each GPU's inferred NUMA node from CPU and NUMA affinity; None if it is not known.
+    """Return each GPU's NUMA node, inferred from its CPU and NUMA affinity.
 
-    ``has_numa_column``: the text has a column of NUMA affinities. A NUMA affinity of one number is the node; of
-    ``0,2-17`` the first, the others being GPU memory (Grace); ``0-1`` and N/A do not say. Drivers without the column
-    print CPU affinity alone: where those lists are disjoint each is a node. The kernel numbers CPUs node by node, so
-    that among nodes of alike size the first CPU tells the number, also where nodes without GPUs lie between: 0-7 and
-    24-31 are nodes 0 and 3. Unlike nodes are numbered in the order of their CPUs, which need not be theirs.
+    An entry is None if the node is not known.
+
+    * If the NUMA affinity is one number, it is the node. In ``0,2-17`` the first number is the node, the others are GPU
+      memory (Grace). ``0-1`` and N/A do not show the node.
+    * Drivers without the NUMA column print only CPU affinity. If the CPU lists of the GPUs are disjoint, each list is a
+      node. The kernel numbers CPUs node by node. So if nodes have equal size, the first CPU gives the number, even if
+      nodes without GPUs are between them: 0-7 and 24-31 are nodes 0 and 3. Nodes of different size are numbered in the
+      order of their CPUs, which can be wrong.
+
+    Args:
+        cpus: The CPU affinity of each GPU.
+        numas: The NUMA affinity of each GPU.
+        has_numa_column: Whether the text has a column of NUMA affinities.
     """
     if has_numa_column:
         heads = [text.split(",")[0] for text in numas]
@@ -99,7 +109,10 @@ def _ranges(cpus: str) -> list[tuple[int, int]]:
 
 
 def numa_nodes(numas: Sequence[int | None], cpus: Sequence[str]) -> tuple[NumaNode, ...]:
-    """Return the inferred NUMA nodes: those that the GPUs are on, with the CPU list of the first such GPU."""
+    """Return the NUMA nodes of the GPUs.
+
+    The CPU list of a node is that of the first GPU on it.
+    """
     nodes: dict[int, str] = {}
     for node, text in zip(numas, cpus, strict=True):
         if node is not None:
@@ -108,6 +121,9 @@ def numa_nodes(numas: Sequence[int | None], cpus: Sequence[str]) -> tuple[NumaNo
 
 
 def nic_numa(row: Sequence[PathType], numas: Sequence[int | None]) -> int | None:
-    """Return the inferred NUMA node of a NIC by its paths to the GPUs."""
+    """Return the NUMA node of a NIC, inferred from its paths to the GPUs (``row``).
+
+    ``row`` has the path to each GPU, ``numas`` each GPU's NUMA node. The result is None if it is unknown.
+    """
     nearest = min(range(len(row)), key=lambda i: row[i])
     return numas[nearest] if row[nearest] <= PathType.NODE else None

@@ -1,4 +1,7 @@
-"""The cells of one matrix of ``nvidia-smi topo -m``, checked. ``pasted`` finds its lines for ``topo_m_reader``."""
+"""The checked cells of one matrix of ``nvidia-smi topo -m``.
+
+``topo_m_reader`` calls this for lines that ``pasted`` found.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,14 @@ _UNKNOWN = "N/A"
 _ALLOWED = "X, NV1 to NV99 or links of another vendor, " + ", ".join(pasted.PATHS)
 _MOST_DEVICES = 512
 _MOST_TOLD = 400  # characters of a message's beginning, and of its end
-_LOST = "write the missing tab or blank between them"
+_LOST = "Write the missing tab or blank between them."
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A word of the matrix, with line and column, both from 1 and colour codes not counted."""
+    """A word of a ``topo -m`` matrix, with line and column, both from 1.
+
+    Colour codes do not count as columns.
+    """
 
     text: str
     line: int
@@ -40,16 +46,17 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Matrix(msgspec.Struct):
-    """The cells as they stand.
+    """The cells of a matrix as text.
 
     Attributes:
-        line: The header's.
-        devices: The columns of devices.
-        headings: The columns after them.
-        rows: One cell a device.
-        affinity: The texts after these, by heading.
-        counts: How many there are; -1 where it cannot be told which are missing.
-        beyond: The first cell behind the last heading's.
+        line: The line of the header.
+        devices: The names of the device columns.
+        headings: The headings of the columns after the device columns.
+        rows: For each device, one cell for each device column.
+        affinity: For each device, the texts of the columns after the device columns, by heading.
+        counts: For each device, the number of cells after the device columns; -1 if some are missing and it is not
+            known which.
+        beyond: For each device, the first cell after the last heading's column.
         ends: Line and column of each row's end.
     """
 
@@ -63,23 +70,30 @@ class Matrix(msgspec.Struct):
     ends: dict[str, tuple[int, int]] = {}
 
     def texts(self) -> object:
-        """Return the texts of all cells of a ``topo -m`` matrix."""
+        """Return the texts of all cells of a ``topo -m`` matrix, to compare two matrices."""
         rows = [(name, [cell.text for cell in row]) for name, row in self.rows.items()]
         return self.devices, self.headings, rows, self.affinity
 
 
 def error(place: tuple[int, int], message: str) -> TopologyError:
-    """Return the error about a cell of a ``topo -m`` matrix, with line and column."""
+    """Return the error ``message`` about a cell of a ``topo -m`` matrix, with its place.
+
+    ``place`` is line and column.
+    """
     if len(message) > 2 * _MOST_TOLD:
         message = f"{message[:_MOST_TOLD]} … {message[-_MOST_TOLD:]}"
     return TopologyError(f"topo -m, line {place[0]}, column {place[1]}: {message}")
 
 
 def read(found: pasted.PastedMatrix, join: Callable[[pasted.Entry], pasted.Line]) -> Matrix:
-    """Return the checked cells of a ``topo -m`` matrix that was found; ``join`` makes its wrapped lines whole.
+    """Return the checked cells of a ``topo -m`` matrix.
+
+    Args:
+        found: The lines of the matrix in the text.
+        join: Joins the lines of a row or header that was wrapped.
 
     Raises:
-        TopologyError: With line and column, what stands there and what may.
+        TopologyError: With line and column, the text there, and what is allowed.
     """
     rows = [_split(join(row)) for row in found.rows]
     matrix = _empty_matrix(join(found.header), [row[0].text for row in rows])
@@ -92,7 +106,7 @@ def read(found: pasted.PastedMatrix, join: Callable[[pasted.Entry], pasted.Line]
     missing = next((device for device in matrix.devices if device not in matrix.rows), None)
     if missing is not None:
         place = (found.after + 1, 1) if found.rows else found.header.start.place(0)
-        raise error(place, f"the row of {missing} is missing; give the whole output of nvidia-smi topo -m")
+        raise error(place, f"the row of {missing} is missing. Write the whole output of nvidia-smi topo -m.")
     _check_symmetry(matrix)
     return matrix
 
@@ -102,7 +116,10 @@ def _is_cell(text: str) -> bool:
 
 
 def _check_width(matrix: Matrix, rows: Sequence[Sequence[Cell]]) -> None:
-    """Raise if most rows agree on more cells than the header has devices: then the header has lost some."""
+    """Raise if the header seems to have lost some device names.
+
+    The sign is that most rows have the same number of cells, and more cells than the header has devices.
+    """
     width = len(matrix.devices)
     counts: Counter[int] = Counter()
     for row in rows:
@@ -114,7 +131,7 @@ def _check_width(matrix: Matrix, rows: Sequence[Sequence[Cell]]) -> None:
     if agreeing < 2 or agreeing * 2 <= len(rows) or count <= width:
         return
     unknown = next((row[0].text for row in rows if row[0].text not in matrix.devices), None)
-    lacks = f"; the header has no column for {unknown}" if unknown else ""
+    lacks = f". The header has no column for {unknown}." if unknown else ""
     raise error((matrix.line, 1), f"{width} devices in the header, but {count} cells in most rows{lacks}")
 
 
@@ -134,10 +151,12 @@ def _empty_matrix(line: pasted.Line, rows: Sequence[str]) -> Matrix:
 
     Args:
         line: The header line, from the first device on.
-        rows: The names that rows begin with; they tell which words of the header are two glued names.
+        rows: The names at the beginning of rows. They show which words of the header are two names without a blank
+            between them.
 
     Raises:
-        TopologyError: With line and column: a word that is no column, one twice, columns in a wrong order.
+        TopologyError: With line and column: a word is no column, a column is there twice, or the columns have a wrong
+            order.
     """
     # ``line.place`` returns the line and the column in the pasted text, for messages.
     cells = [Cell(match[0], *line.place(match.start())) for match in _COLUMN.finditer(line.text)]
@@ -149,7 +168,7 @@ def _empty_matrix(line: pasted.Line, rows: Sequence[str]) -> Matrix:
     ]
     if glued_words:
         glued_text = ", ".join(f"{word.text!r} is {' and '.join(parts)}" for word, parts in glued_words)
-        raise error(glued_words[0][0].place, f"{glued_text}; {_LOST}")
+        raise error(glued_words[0][0].place, f"{glued_text}. {_LOST}")
 
     # Devices come first, then up to three headings in a fixed order.
     devices: list[str] = []
@@ -159,11 +178,11 @@ def _empty_matrix(line: pasted.Line, rows: Sequence[str]) -> Matrix:
         if word in pasted.HEADINGS:
             headings.append(word)
             if word != pasted.HEADINGS[min(len(headings), 3) - 1]:
-                raise error(cell.place, f"{word} stands here; the columns after the devices are {_AFFINITIES}")
+                raise error(cell.place, f"{word} is in this place. The columns after the devices are {_AFFINITIES}.")
         elif headings or not _DEVICE.fullmatch(word) or "Affinity" in word or word in ("CPU", "NUMA", "GPU", "ID"):
-            raise error(cell.place, f"{word!r} is no column; devices stand first, then {_AFFINITIES}")
+            raise error(cell.place, f"{word!r} is no column. Devices come first, then {_AFFINITIES}.")
         elif word.startswith("GPU") and not GPU.fullmatch(word):
-            raise error(cell.place, f"{word!r} is no GPU; columns of GPUs are GPU0 to GPU9999")
+            raise error(cell.place, f"{word!r} is no GPU. Columns of GPUs are GPU0 to GPU9999.")
         elif word in devices:
             raise error(cell.place, f"{word} stands twice in the header")
         else:
@@ -174,7 +193,7 @@ def _empty_matrix(line: pasted.Line, rows: Sequence[str]) -> Matrix:
     if numbers != sorted(numbers) or len(set(numbers)) != len(numbers):
         raise error((header_line, 1), "the GPU columns are not in ascending order")
     if len(devices) > _MOST_DEVICES:
-        raise error((header_line, 1), f"{len(devices)} devices; at most {_MOST_DEVICES} are read")
+        raise error((header_line, 1), f"the header has {len(devices)} devices, and at most {_MOST_DEVICES} are read.")
     return Matrix(line=header_line, devices=devices, headings=headings)
 
 
@@ -184,10 +203,11 @@ def _add_row(matrix: Matrix, line: pasted.Line, cells: Sequence[Cell]) -> None:
     Args:
         matrix: The matrix with its header.
         line: The row's line.
-        cells: The words of the row, the first of them the device.
+        cells: The words of the row. The first word is the device.
 
     Raises:
-        TopologyError: With line and column: no such device, a second row, a missing, glued or unknown cell.
+        TopologyError: With line and column: the header has no such device, the device has a row already, or a cell is
+            missing, unknown, or joined with another one.
     """
     first = cells[0]
     name = first.text
@@ -212,9 +232,9 @@ def _add_row(matrix: Matrix, line: pasted.Line, cells: Sequence[Cell]) -> None:
         # A word of the affinity columns is here: a cell before it is missing.
         if cell.text == _UNKNOWN or is_cpu_list(cell.text):
             raise error(
-                cell.place, f"{cell.text!r} stands where {name}'s row has its cell for {device}; a cell is lost"
+                cell.place, f"{cell.text!r} stands where {name}'s row has its cell for {device}. A cell is missing."
             )
-        raise error(cell.place, f"{cell.text!r} is no cell of {name}'s row; allowed: {_ALLOWED}")
+        raise error(cell.place, f"{cell.text!r} is no cell of {name}'s row. Allowed: {_ALLOWED}.")
     if len(device_cells) < width:
         missing = matrix.devices[len(device_cells)]
         raise error(line.place(len(line.text)), f"{name}'s row ends before its cell for {missing}")
@@ -232,11 +252,14 @@ def _begins_with_cell(text: str) -> bool:
 
 
 def _glued_message(text: str, parts: Sequence[str]) -> str:
-    return f"{text!r} is {' and '.join(parts)}; {_LOST}"
+    return f"{text!r} is {' and '.join(parts)}. {_LOST}"
 
 
 def _split(line: pasted.Line) -> list[Cell]:
-    """Return the words of a row; between two tabs may also be nothing, which is an empty cell."""
+    """Return the words of a row of a ``topo -m`` matrix as cells.
+
+    Two tabs without text between them make an empty cell.
+    """
     if "\t" not in line.text.strip():
         return [Cell(m[0], *line.place(m.start())) for m in re.finditer(r"\S+", line.text)]
     cells: list[Cell] = []
@@ -253,16 +276,19 @@ def _split(line: pasted.Line) -> list[Cell]:
 
 def _check_cell(name: str, device: str, cell: Cell) -> None:
     if (cell.text == "X") != (name == device):
-        raise error(cell.place, f"{cell.text!r} between {name} and {device}; X marks the device itself, nothing else")
+        raise error(
+            cell.place, f"{cell.text!r} between {name} and {device} is not allowed. X marks only the device itself."
+        )
     both_gpus = GPU.fullmatch(name) and GPU.fullmatch(device)
     if links_of(cell.text) is not None and not both_gpus:
-        raise error(cell.place, f"{cell.text} between {name} and {device}; links join GPUs alone")
+        raise error(cell.place, f"{cell.text} between {name} and {device} is not allowed. Links join GPUs only.")
 
 
 def _affinity(matrix: Matrix, name: str, rest: Sequence[Cell]) -> dict[str, str]:
-    """Map headings to the texts after a row's cells.
+    """Return the texts after a row's device cells, by heading.
 
-    Where there are fewer than headings it cannot be told which are missing, unless there is none but N/A.
+    ``name`` is the device of the row. If there are fewer texts than headings, it is not known which ones are missing,
+    and the result is empty. ``matrix.counts`` is then set to -1 for this row, unless all texts are N/A.
     """
     headings = matrix.headings
     words = [cell for cell in rest if cell.text]
@@ -270,8 +296,8 @@ def _affinity(matrix: Matrix, name: str, rest: Sequence[Cell]) -> dict[str, str]
         if heading != _MEMORY and cell.text != _UNKNOWN and not is_cpu_list(cell.text):
             raise error(
                 cell.place,
-                f"{cell.text!r} is no {heading} of {name}, which the header (line {matrix.line}) has here; write "
-                "numbers: 0-19,40-59, or N/A",
+                f"{cell.text!r} is no {heading} of {name}, which the header (line {matrix.line}) has here. Write "
+                "numbers (0-19,40-59) or N/A.",
             )
     extra = words[len(headings) :]
     if len(headings) == 2 and extra and extra[0].text == _UNKNOWN:  # "GPU NUMA ID", whose heading some leave out
@@ -285,7 +311,10 @@ def _affinity(matrix: Matrix, name: str, rest: Sequence[Cell]) -> dict[str, str]
 
 
 def _check_affinities(matrix: Matrix) -> None:
-    """Raise unless the rows of all GPUs have as many cells behind those of devices, and a heading for each."""
+    """Raise unless all GPU rows have the same number of cells after the device cells.
+
+    Each of these cells, such as a GPU's CPU affinity, must have a heading.
+    """
     gpus = [device for device in matrix.devices if GPU.fullmatch(device) and device in matrix.rows]
     beyond = [cell for name in matrix.devices if (cell := matrix.beyond.get(name))]
     if beyond and matrix.beyond.keys() == set(gpus):
@@ -297,7 +326,7 @@ def _check_affinities(matrix: Matrix) -> None:
         if matrix.counts[gpu] < max(most, 0):
             raise error(
                 matrix.ends[gpu],
-                f"{gpu}'s row has too few cells for {', '.join(matrix.headings)}; write N/A for what is not known",
+                f"{gpu}'s row has too few cells for {', '.join(matrix.headings)}. Write N/A for unknown values.",
             )
 
 

@@ -1,9 +1,10 @@
-"""The matrices in a pasted text, line by line: what surrounds, prefixes, colours or wraps them is undone here.
+"""Finds the matrices of ``nvidia-smi topo -m`` in a pasted text, and removes prefixes, colours and line wraps.
 
-People paste terminal output, log lines, quotations and lists. A row is found by its device's name, which a cell
-follows, wherever that stands in a line. What is left of it is a prefix: a time stamp, a pod's name, a quotation mark.
-The header is the line above the first row that names the first row's GPU. A line between them, or after a row, that
-holds nothing but pieces of headings and cells is the end of a wrapped line. ``topo_m_reader`` checks the cells.
+People paste terminal output, log lines, quotations and lists. A row is a device's name with a cell after it, anywhere
+in a line. The text before it is a prefix: a time stamp, a pod's name, a quotation mark. The header is the line above
+the first row that names the first row's GPU. A line that has only pieces of headings and cells is the end of a wrapped
+line: of the header if it is before the first row, else of the row before it. ``topo_m_reader`` calls this module and
+checks the cells.
 """
 
 from __future__ import annotations
@@ -53,29 +54,35 @@ _LAST: Final = re.compile(rf"{_PIECE}(?:{_any({word[:i] for word in _WORDS for i
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line of a matrix, of one or several lines of the text.
+    """A line of a matrix, joined from one or several lines of the text.
 
     Attributes:
-        text: What stands in it.
-        parts: Offset in ``text``, line and column, both from 1 and colour codes not counted, of each line's beginning.
+        text: The text of the line.
+        parts: For each line of the text: the offset in ``text`` at which it begins, its line and its column. Lines and
+            columns count from 1, without colour codes.
     """
 
     text: str
     parts: tuple[tuple[int, int, int], ...]
 
     def place(self, at: int) -> tuple[int, int]:
-        """Return line and column of an offset in the pasted text."""
+        """Return line and column in the pasted text of a character of ``text``.
+
+        ``at`` is the character's offset in ``text``.
+        """
         offset, line, column = self.parts[bisect.bisect_right(self.parts, at, key=lambda part: part[0]) - 1]
         return line, column + at - offset
 
 
 class Entry(msgspec.Struct):
-    """The header or a row, and the lines that go on with it where it is wrapped.
+    """The header or a row of a matrix.
+
+    If it was wrapped, it has several lines.
 
     Attributes:
-        start: The text's line, from the first device's name on.
-        whole: The same with what stands before.
-        rest: The lines after it.
+        start: The first line, from the first device's name on.
+        whole: The same line, including the text before that name.
+        rest: The further lines.
     """
 
     start: Line
@@ -88,11 +95,11 @@ class PastedMatrix(msgspec.Struct):
 
     Attributes:
         header: The header.
-        rows: The rows in the text's order, none where the header stands alone.
-        strays: Lines among the rows that have cells and no device's name.
-        after: Index of the first line after it.
-        legend: What the legend below explains, with the line of each.
-        command: ``topo -m`` and the like, the last that stands above it, with line and column.
+        rows: The rows in the text's order; empty if there is only a header.
+        strays: Lines among the rows that have cells but no device's name.
+        after: Index of the first line after the matrix.
+        legend: The terms that the legend below the matrix explains, with the line of each.
+        command: The last command above the matrix, ``topo -m`` or similar, with line and column.
     """
 
     header: Entry
@@ -104,13 +111,19 @@ class PastedMatrix(msgspec.Struct):
 
     @property
     def wrapped(self) -> Line | None:
-        """Return the first line of a pasted matrix that goes on with another."""
+        """Return the second line of the first row or header that was wrapped.
+
+        The result is None if no line was wrapped.
+        """
         rests = (line for entry in (self.header, *self.rows) for line in entry.rest)
         return min(rests, key=lambda line: line.parts[0][1], default=None)
 
     @property
     def p2p(self) -> tuple[int, int] | None:
-        """Return the place in the pasted text that shows that ``topo -p2p`` printed it."""
+        """Return line and column of a sign that ``topo -p2p`` printed the matrix, instead of ``topo -m``.
+
+        The result is None if there is no sign.
+        """
         for row in self.rows:
             for match in re.finditer(r"\S+", row.start.text):
                 if match[0] in _P2P:
@@ -122,12 +135,15 @@ class PastedMatrix(msgspec.Struct):
 
     @property
     def is_mp(self) -> bool:
-        """Return whether the command above the pasted matrix is ``topo -mp``."""
+        """Return whether the command above the pasted matrix is ``topo -mp``.
+
+        The matrix of that command shows no links, so it does not describe the machine.
+        """
         return self.command is not None and self.command[0] in _MP
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a pasted text without colours, with one kind of blank next to tabs."""
+    """Return the lines of a pasted text without colour codes, and with one kind of blank; tabs are kept."""
     plain = re.sub(r"\r*\n|\r", "\n", _INVISIBLE.sub("", _ESCAPE.sub("", text)))
     return [_BLANK.sub(" ", line) for line in plain.removesuffix("\n").split("\n")]
 
@@ -140,11 +156,14 @@ def is_matrix(text: str) -> bool:
 
 
 def glued(word: str, names: Iterable[str] = ()) -> list[str]:
-    """Return the words that a pasted text joins without a blank or tab; empty if it is none of these.
+    """Return the words that follow each other in ``word`` without a blank or tab.
+
+    For example, ``GPU0GPU1`` gives ``GPU0`` and ``GPU1``. The result is empty if ``word`` does not consist of two or
+    more known words.
 
     Args:
-        word: What stands in the text.
-        names: Devices and headings; without them the words of cells.
+        word: The text.
+        names: The known words: devices and headings. If it is empty, the words of cells are used.
     """
     known = sorted({*names}, key=len, reverse=True)
     pattern = re.compile(rf"{_any(known)}|(?:GPU|NIC)[0-9]+") if known else _GLUE
@@ -172,13 +191,20 @@ def matrices(lines: Sequence[str]) -> list[PastedMatrix]:
 
 
 def row_without_header(lines: Sequence[str]) -> tuple[int, int]:
-    """Return line and column of the first row in a pasted text without a header; (1, 1) if it has no row."""
+    """Return line and column of the first row in a pasted text that has no header.
+
+    The result is (1, 1) if the text has no row either.
+    """
     starts = ((number, match.start() + 1) for number, line in enumerate(lines, 1) if (match := _ROW.search(line)))
     return next(starts, (1, 1))
 
 
 def joins() -> list[Callable[[PastedMatrix], Callable[[Entry], Line]]]:
-    """Return the ways in which wrapped lines of a pasted text are made whole again."""
+    """Return the functions that join the lines of rows that were wrapped.
+
+    There are three: without a blank, by the terminal's width, and with a blank. Each gets the matrix and returns the
+    function that joins one row. The caller tries all of them, because a text does not show which one is right.
+    """
     return [
         lambda _: lambda entry: _join(entry, lambda _: ""),
         _by_width,
@@ -187,7 +213,10 @@ def joins() -> list[Callable[[PastedMatrix], Callable[[Entry], Line]]]:
 
 
 def _by_width(matrix: PastedMatrix) -> Callable[[Entry], Line]:
-    """Return a join for terminals, which break where the width ends; what is shorter has lost its last blanks."""
+    """Return a function that joins lines that a terminal broke at its width.
+
+    A line that is shorter than the terminal has lost the blanks at its end, so a blank is put in.
+    """
     entries = [entry for entry in (matrix.header, *matrix.rows) if entry.rest]
     broken = [line for entry in entries for line in (entry.whole, *(rest.text for rest in entry.rest[:-1]))]
     width = max((len(line.expandtabs()) for line in broken), default=0)
@@ -204,7 +233,11 @@ def _join(entry: Entry, between: Callable[[str], str]) -> Line:
 
 
 def _header(lines: Sequence[str], after: int) -> int | None:
-    """Return the index of the first header from ``after`` on; of the whole text also of one that has no rows."""
+    """Return the index of the first header line at or after line ``after``.
+
+    The result is None if there is no header. A header is followed by its rows. If ``after`` is 0 and the text has no
+    rows, a header alone also counts.
+    """
     above: list[int] = []  # lines that name a GPU and are no row
     for at in range(after, len(lines)):
         row = _ROW.search(lines[at])
@@ -219,17 +252,18 @@ def _header(lines: Sequence[str], after: int) -> int | None:
 def _matrix(lines: Sequence[str], head: int) -> PastedMatrix:
     """Return the lines of one matrix in a pasted text; each wrapped line is joined to its row or header.
 
-    Lines can have a prefix, for example a log's time or a quoting mark. The prefix of the line before is cut off.
-    A line below the header is the first of these that fits:
+    Lines can have a prefix, for example a log's time or a quotation mark. If a line begins with the prefix of the row
+    before, the prefix is cut off. For each line below the header, the first case that fits is used:
 
-    1. Without a word: a gap.
-    2. After a row, a legend or another header: the matrix ends before it.
-    3. A row, see ``_row_start``.
-    4. Before the first row: the end of a wrapped header.
-    5. Only pieces of headings and cells: the end of a wrapped row. After the last device's row and a gap it is not.
-    6. Anything else after the last device's row: the matrix ends before it.
-    7. A line with a cell: a stray, which is refused later, because a row may have lost its device's name.
-    8. Other text, such as a log's line: ignored.
+    1. The line has no word: it is a gap.
+    2. It follows a row, and begins a legend or another header: the matrix ends before it.
+    3. It is a row, see ``_row_start``.
+    4. No row was found yet: it is the end of a wrapped header.
+    5. It has only pieces of headings and cells: it is the end of a wrapped row. That does not hold after the last
+       device's row and a gap.
+    6. It follows the last device's row: the matrix ends before it.
+    7. It has a cell: it is a stray line, which is refused later, because a row may have lost its device's name.
+    8. It is other text, such as a line of a log: it is ignored.
 
     Args:
         lines: All lines of the text.
@@ -271,7 +305,10 @@ def _matrix(lines: Sequence[str], head: int) -> PastedMatrix:
 
 
 def _device_names(header: Line) -> set[str]:
-    """Return the words of a header, or of the end of a wrapped one, that are not words of headings."""
+    """Return the names of devices in a header, or in the end of a wrapped header.
+
+    All words that are not headings are names.
+    """
     heading_words = {word for heading in HEADINGS for word in heading.split()}
     return set(header.text.split()) - heading_words
 
@@ -287,11 +324,13 @@ def _line_from(lines: Sequence[str], at: int, start: int) -> Line:
 
 
 def _row_start(line: str, names: set[str]) -> int | None:
-    """Return where a row begins in a line: at the name of its device, before the first cell. None if it is no row.
+    """Return the offset at which a row begins in a line: where its device's name begins.
+
+    A cell must follow the name. The result is None if the line is not a row.
 
     Args:
         line: The line, with its prefix.
-        names: The devices' names by the header. Some drivers' headers lack those of some cards.
+        names: The devices' names in the header. Some drivers' headers lack the names of some cards.
     """
     row = _ROW.search(line)
     if row is not None:
@@ -312,7 +351,10 @@ def _row_start(line: str, names: set[str]) -> int | None:
 
 
 def _is_continuation(text: str) -> bool:
-    """Return whether a line holds nothing but pieces of headings and cells."""
+    """Return whether a line has only pieces of a matrix's headings and cells.
+
+    Such a line is the end of a line that a terminal wrapped.
+    """
     first, *others = text.split() or [""]
     *middle, last = others or [""]
     forms = [(_FIRST, first), *((_MIDDLE, word) for word in middle), (_LAST, last)]
@@ -320,7 +362,10 @@ def _is_continuation(text: str) -> bool:
 
 
 def _command(lines: Sequence[str], after: int, head: int) -> tuple[str, int, int] | None:
-    """Return the last command between two places, with line and column."""
+    """Return the last command between the lines ``after`` and ``head``, with line and column.
+
+    The result is None if there is no command.
+    """
     commands = (
         (match[1], at + 1, match.start() + 1) for at in range(after, head + 1) for match in _COMMAND.finditer(lines[at])
     )

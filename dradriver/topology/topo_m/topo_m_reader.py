@@ -1,9 +1,9 @@
-"""From the text of ``nvidia-smi topo -m`` to a ``Machine``. ``inferred_topology`` adds what the text does not say.
+"""Converts the text of ``nvidia-smi topo -m`` to a ``Machine``. ``inferred_topology`` adds facts that the text lacks.
 
-The text is a header of column names, one row a device, a legend, and in newer drivers a legend of NIC names. Found in
-the wild and read: tabs or blanks between cells, a header without its leading tab, rows of NICs without affinity cells,
-NIC columns under the cards' own names (old drivers), SOC for SYS (older ones), no NUMA columns. ``pasted`` finds the
-matrix in what people paste: colours, prefixes, wrapped lines.
+The text is a header of column names, one row for each device, a legend, and in newer drivers a legend of NIC names.
+These variants of real drivers are read: tabs or blanks between cells, a header without its leading tab, rows of NICs
+without affinity cells, NIC columns under the cards' own names (old drivers), SOC instead of SYS (older ones), no NUMA
+columns. ``pasted`` finds the matrix in a pasted text with colours, prefixes and wrapped lines.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dradriver.topology.topo_m.matrix_cells import CPU, GPU, NUMA, Cell, Matrix,
 from dradriver.topology.vendors import ASCEND, NVIDIA, VENDORS, Vendor, links_of
 
 _NIC_NAME = re.compile(r"(?<!\w)(NIC[0-9]{1,4}):[ \t]*(\S+)\s*")
-_MP = "this is the output of nvidia-smi topo -mp, which hides NVLink; give that of nvidia-smi topo -m"
-_P2P = "this is the output of nvidia-smi topo -p2p, which has no paths; give that of nvidia-smi topo -m"
+_MP = "this is the output of nvidia-smi topo -mp, which hides NVLink. Write the output of nvidia-smi topo -m."
+_P2P = "this is the output of nvidia-smi topo -p2p, which has no paths. Write the output of nvidia-smi topo -m."
 # What a legend calls links, and whose they are.
 _WHOSE = {
     key: vendor for vendor in VENDORS.values() for key in (f"{vendor.cell}#", *(kind.cell for kind in vendor.kinds))
@@ -35,22 +35,26 @@ _WHOSE = {
 def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None = None) -> Machine:
     """Return the machine read from the text of ``nvidia-smi topo -m``.
 
-    The text has no uuids, bus ids or products. Uuids are made from ``name``, ``seed`` and GPU number, the others stay
-    empty (``complete`` adds them by hand). The PCIe path under an ``NV#`` cell is hidden. It becomes the nearest that
-    can be proved (PIX if both GPUs are PIX to one NIC, and so on), else NODE in one NUMA node, else SYS. Switches and,
-    in old texts, NUMA nodes are inferred too; see ``inferred_topology``. Texts that ``write`` makes for another
-    vendor's machine are also read.
+    The text lacks some facts:
+
+    * It has no uuids, bus ids or products. Uuids are made from ``name``, ``seed`` and GPU number. Bus ids and products
+      stay empty; a user can add them (``complete``).
+    * A cell such as ``NV4`` hides the PCIe path. The path becomes the nearest one that can be proved (PIX if both GPUs
+      are PIX to one NIC, and so on). Else it is NODE in one NUMA node, and SYS otherwise.
+    * Switches and, in old texts, NUMA nodes are inferred (``inferred_topology``).
+
+    Texts that ``topo_m_writer`` writes for machines of other vendors are also read.
 
     Args:
         text: The whole output, with or without the legend.
         name: The machine's name.
-        seed: Tells machines of the same name apart.
-        link_gbps: Bandwidth of one link, GB/s. If None, that of the product that the links imply
-            (``implied_products``), which also gives compute capability and PCIe bandwidth.
+        seed: A text that gives machines of the same name different uuids.
+        link_gbps: Bandwidth of one link, GB/s. None for the bandwidth of the product that the links imply
+            (``implied_products``). The product also gives compute capability and PCIe bandwidth.
 
     Raises:
-        TopologyError: With line and column, the cell and what is allowed there: unknown or glued cells, rows or cells
-            missing, an asymmetric matrix, the output of ``topo -mp``.
+        TopologyError: With line and column, the cell and what is allowed there. Examples: an unknown cell, two cells
+            without a blank, missing rows or cells, an asymmetric matrix, the output of ``topo -mp``.
     """
     # ``matrix`` has the checked cells, ``pasted_matrix`` the lines that they stand in, with the legend.
     lines = pasted.lines_of(text)
@@ -118,13 +122,16 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
 
 
 def _matrix(lines: Sequence[str]) -> tuple[Matrix, pasted.PastedMatrix]:
-    """Return the one matrix of the text, and where it was found.
+    """Return the cells of the text's only matrix, and its lines in the text.
 
-    What other options of the command printed is passed over next to a matrix of ``topo -m``.
+    If the text has a matrix of ``topo -m``, outputs of the command's other options are ignored. An error is raised if
+    there is no matrix, or if two matrices differ.
     """
     every = pasted.matrices(lines)
     if not every:
-        raise error(pasted.row_without_header(lines), "no header; the text starts with a line of GPU0, GPU1, …")
+        raise error(
+            pasted.row_without_header(lines), "there is no header. The text must start with a line of GPU0, GPU1, …"
+        )
     matrices = [
         (_whole(found), found)
         for found in every
@@ -137,12 +144,15 @@ def _matrix(lines: Sequence[str]) -> tuple[Matrix, pasted.PastedMatrix]:
     first, found = matrices[0]
     for other, where in matrices[1:]:
         if other.texts() != first.texts():
-            raise error(where.header.start.place(0), "a second matrix begins here; give the text of one machine")
+            raise error(where.header.start.place(0), "a second matrix begins here. Write the text of one machine.")
     return first, found
 
 
 def _whole(found: pasted.PastedMatrix) -> Matrix:
-    """Return the matrix; of wrapped lines the one that they can be made whole to."""
+    """Return the cells of a matrix in the text.
+
+    If lines are wrapped, all ways of joining them are tried. Exactly one result must be a valid matrix.
+    """
     wrapped = found.wrapped
     if wrapped is None:
         return matrix_cells.read(found, lambda entry: entry.start)
@@ -161,9 +171,7 @@ def _whole(found: pasted.PastedMatrix) -> Matrix:
     if len(errors) == 1 and not matrices:
         raise TopologyError(errors.pop())
     place = wrapped.place(0)
-    raise error(
-        place, "the line before seems to be wrapped here; give the text with its lines as nvidia-smi prints them"
-    )
+    raise error(place, "the line before seems to be wrapped here. Write the lines as nvidia-smi prints them.")
 
 
 def _cells(matrix: Matrix, name: str, columns: Sequence[str]) -> list[Cell]:
@@ -178,7 +186,10 @@ def _links(cell: Cell) -> int:
 
 
 def _path(cell: Cell) -> PathType | None:
-    """Return the visible PCIe path of a GPU's cell, None where links hide it."""
+    """Return the PCIe path that a GPU's cell shows.
+
+    The result is None if the cell shows links instead.
+    """
     return PathType.SELF if cell.text == "X" else pasted.PATHS.get(cell.text)
 
 
@@ -191,7 +202,11 @@ def _nic_pair(cell: Cell) -> PathType:
 
 
 def _vendor(matrix: Matrix, gpus: Sequence[str], legend: Mapping[str, int]) -> Vendor:
-    """Return the vendor whose links the cells name; without links, the vendor of the legend."""
+    """Return the vendor of the GPUs, by the names of the links in the cells.
+
+    Without links in the cells, return the vendor whose links the legend names, else NVIDIA. ``gpus`` are the names of
+    the GPU rows.
+    """
     first, vendor = "", None
     for gpu in gpus:
         for cell in matrix.rows[gpu]:
@@ -200,15 +215,16 @@ def _vendor(matrix: Matrix, gpus: Sequence[str], legend: Mapping[str, int]) -> V
             if vendor is None:
                 first, vendor = cell.text, linked[0]
             elif linked[0] is not vendor:
-                raise error(cell.place, f"{cell.text} beside {first}; all links are of one vendor")
+                raise error(cell.place, f"{cell.text} and {first} are in one matrix. All links must be of one vendor.")
     return vendor or next((_WHOSE[key] for key in legend if key in _WHOSE), NVIDIA)
 
 
 def _hides_links(found: pasted.PastedMatrix) -> tuple[int, int] | None:
-    """Return the place of a legend that knows SYS but no links: then ``topo -mp`` printed the text.
+    """Return line and column of a legend which shows that ``topo -mp`` printed the text.
 
-    Its matrix alone, with neither legend nor prompt, is letter for letter what ``topo -m`` prints of a machine without
-    NVLink, and is read as such.
+    The legend of ``topo -mp`` has SYS but no links. Without legend and command, the matrix of ``topo -mp`` looks like
+    that of ``topo -m`` for a machine without NVLink, and is read as one. The result is None if nothing shows ``topo
+    -mp``.
     """
     words = (word for row in found.rows for line in (row.start, *row.rest) for word in line.text.split())
     if "SYS" not in found.legend or not _WHOSE.keys().isdisjoint(found.legend) or any(map(links_of, words)):
@@ -223,6 +239,6 @@ def _nic_names(lines: Sequence[str], start: int, nics: Sequence[str]) -> list[st
         if match and match.end() == len(line):
             nic, name = match.groups()
             if nic not in nics or nic in names or name in names.values():
-                raise error((number, 1), f"{nic}: {name}; the legend names each NIC of the header once")
+                raise error((number, 1), f"{nic}: {name}. The legend must name each NIC of the header once.")
             names[nic] = name
     return [names.get(nic, nic) for nic in nics]

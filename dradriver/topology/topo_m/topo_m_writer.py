@@ -1,4 +1,4 @@
-"""From a ``Machine`` to the text that ``nvidia-smi topo -m`` prints of it."""
+"""Converts a ``Machine`` to the text that ``nvidia-smi topo -m`` prints for it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Legend:
 
 
 def write(machine: Machine) -> str:
-    """Return the text of a machine, written as ``nvidia-smi topo -m`` prints it; ``read`` gives it back.
+    """Return the text that ``nvidia-smi topo -m`` prints for a machine; ``topo_m_reader`` can read it.
 
-    Links of other vendors stand under their own name: ``XGMI4``, ``SIO``.
+    Links of other vendors have their own names: ``XGMI4``, ``SIO``.
 
-    A NUMA node that is not known, or whose CPUs are not, is N/A; so is the CPU affinity of a GPU on no known node,
-    which a ``Machine`` does not hold. Between two NICs stands what the source says, else the nearest path that their
-    bus ids, the PCI tree or their paths to the GPUs prove.
+    If a NUMA node, or its CPUs, are not known, the cell is N/A. So is the CPU affinity of a GPU without a known node,
+    because a ``Machine`` does not have it. The cell of two NICs is ``Machine.nic_pairs``. If the machine does not have
+    it, the cell is the nearest path that can be proved by the NICs' bus ids, the PCI tree or their paths to the GPUs.
     """
     table = cells(machine)
     rows = [[*row[:-1], "", row[-1]] for row in table[1:]]  # two tabs before the last column, as the tool has it
@@ -34,13 +34,13 @@ def write(machine: Machine) -> str:
 
 
 def legend(machine: Machine) -> str:
-    """Return the legend that ``nvidia-smi topo -m`` prints of cells and, if there are NICs, their names."""
+    """Return the legend of ``nvidia-smi topo -m``: cells and, if there are NICs, their names."""
     cells = cell_legend(machine)
     return "\n".join([cells, nic_legend(machine)]) if machine.nics else cells
 
 
 def cell_legend(machine: Machine) -> str:
-    """Return the legend that ``nvidia-smi topo -m`` prints of its cells."""
+    """Return the part of the ``nvidia-smi topo -m`` legend that explains cells."""
     vendor = machine.vendor
     numbered = ""
     named = {kind.links: f"  {kind.cell:<4} = {kind.meaning}\n" for kind in vendor.kinds}
@@ -50,7 +50,7 @@ def cell_legend(machine: Machine) -> str:
 
 
 def nic_legend(machine: Machine) -> str:
-    """Return the legend that ``nvidia-smi topo -m`` prints of NICs' names, empty without any."""
+    """Return the part of the ``nvidia-smi topo -m`` legend with NIC names; empty without NICs."""
     names = [f"  NIC{n}: {nic.name}" for n, nic in enumerate(machine.nics)]
     return "\n".join(["NIC Legend:\n", *names]) + "\n" if names else ""
 
@@ -94,10 +94,10 @@ def _nic_cell(machine: Machine, seats: Sequence[tuple[str, Place]], n: int, *, m
 
 
 def _seat(machine: Machine, nic: Nic) -> tuple[str, Place]:
-    """Return the bus id of the NIC's card without the function, and where the PCI tree has it.
+    """Return the NIC card's bus id without the function, and its place in the PCI tree.
 
-    All ports and virtual functions of a card hang from one bridge. The highest bridge stands for the root, which the
-    tree does not hold.
+    The paths between two NICs follow from these. All ports and virtual functions of a card are below one bridge. The
+    tree does not have the root, so the highest bridge takes its place.
     """
     pci = next((one.pci for one in machine.nics if nic.parent and one.name == nic.parent), nic.pci)
     at = next((device.parent for device in machine.pci if device.busid == nic.pci), None)

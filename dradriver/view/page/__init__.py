@@ -1,11 +1,13 @@
-"""The files of ``gputopo serve``'s page: plain HTML, CSS and JavaScript, with the colours of all other pictures.
+"""The files of the page that ``gputopo serve`` shows: HTML, CSS and JavaScript without a framework.
 
-* ``index.html``: what there is before anything was read.
-* ``page.css``: how it looks; ``palette.css`` is made from ``view.palette``.
-* ``page.js``: keeps the pieces that the server tells, and the page's state.
+The page has the same colours as all other pictures.
+
+* ``index.html``: the page before any data is read.
+* ``page.css``: the styles; ``palette.css`` is made from ``view.palette``.
+* ``page.js``: keeps the data that the server sends, and the page's state.
 * ``cluster.js``: zones and nodes.
-* ``lists.js``: who waits, and what is shown as tables.
-* ``icon.svg``: for the browser's tab.
+* ``lists.js``: waiting workloads, and everything that is shown as tables.
+* ``icon.svg``: the icon for the browser's tab.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ _KINDS: Final = {
 }
 _PALETTE: Final = "palette.css"
 FILES: Final = frozenset({"index.html", "page.css", _PALETTE, "page.js", "cluster.js", "lists.js", "icon.svg"})
-_SERIES: Final = 256  # colours of holders of one node; there is a plain one for more
+_SERIES: Final = 256  # colours of pods of one node; there is a plain one for more
 
 
 class File(NamedTuple):
-    """A file: what it holds, of which kind that is, and a name of this content."""
+    """A file of the page: its content, its media type, and the ETag by which browsers cache this content."""
 
     content: bytes
     kind: str
@@ -39,7 +41,7 @@ class File(NamedTuple):
 
 @functools.cache
 def file(name: str) -> File:
-    """Return one of ``FILES``."""
+    """Return one of the page's files by its name in ``FILES``."""
     if name == _PALETTE:
         content = (FONT + page_css(_SERIES)).encode()
     else:

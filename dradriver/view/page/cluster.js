@@ -9,24 +9,24 @@ const natural = new Intl.Collator("en", { numeric: true }).compare;
 const countOf = (node, letters) => [...node.gpus].filter((letter) => letters.includes(letter)).length;
 const freeOf = (node) => countOf(node, "f");
 
-// In which groups a node stands, and how a group is called: one of many holders stands in many.
+// In which groups a node stands, and how a group is called: a node with several pods stands in several.
 export const GROUPS = {
   zone: { of: (node) => [node.zone], name: (zone) => `Zone ${zone}`, none: "No zone" },
   product: { of: (node) => [node.product], name: (product) => product, none: "No product" },
   tenant: { of: (node) => (node.tenants.length ? node.tenants : [""]), name: (tenant) => (tenant.startsWith("namespace/") ? `Namespace ${tenant.slice(10)}` : `Tenant ${tenant}`), none: "No tenant has GPUs there" },
-  holder: { of: (node) => (node.who.length ? node.who.map(([who]) => who) : [""]), name: (who) => who, none: "Nobody holds GPUs there" },
+  pod: { of: (node) => (node.who.length ? node.who.map(([who]) => who) : [""]), name: (who) => who, none: "No pod uses GPUs there" },
   none: { of: () => [""], none: "All nodes" },
 };
 export const SORTS = {
   name: () => 0,
   free: (node) => -freeOf(node),
-  held: (node) => -countOf(node, "asx"),
-  unhealthy: (node) => -node.ill,
+  allocated: (node) => -countOf(node, "asx"),
+  unhealthy: (node) => -node.unhealthy,
 };
 
 function matches(name, node, wanted) {
   if (!wanted.length) return true;
-  const text = [name, node.product, node.zone, node.closed, node.ill ? "unhealthy" : "", ...node.tenants, ...node.who.map(([who]) => who)];
+  const text = [name, node.product, node.zone, node.closed, node.unhealthy ? "unhealthy" : "", ...node.tenants, ...node.who.map(([who]) => who)];
   const all = text.join(" ").toLowerCase();
   return wanted.every((word) => {
     const least = /^free:(\d+)$/.exec(word);
@@ -50,11 +50,11 @@ function fill(made, name, node) {
   made.classList.toggle("many", node.gpus.length > MANY);
   const line = element("span", "line");
   line.append(element("b", "", name));
-  const said = node.closed.split(":")[0] || (node.ill ? `${node.ill} out` : `${free} free`);
-  line.append(element("span", node.closed ? "" : node.ill ? "bad" : free ? "has" : "", said));
+  const said = node.closed.split(":")[0] || (node.unhealthy ? `${node.unhealthy} unhealthy` : `${free} free`);
+  line.append(element("span", node.closed ? "" : node.unhealthy ? "bad" : free ? "has" : "", said));
   const cells = element("span", "cells");
   for (const state of node.gpus) cells.append(element("span", `cell ${state}`));
-  const who = node.who.map(([holder, at]) => `${holder}: ${at.length} GPU${at.length > 1 ? "s" : ""}`);
+  const who = node.who.map(([who, at]) => `${who}: ${at.length} GPU${at.length > 1 ? "s" : ""}`);
   if (node.more) who.push(`and ${node.more} more`);
   const counts = STATES.map(([letter, word]) => [countOf(node, letter), word])
     .filter(([count]) => count)

@@ -3,15 +3,15 @@ import { choose, element, number, words } from "./page.js";
 
 export const STATES = [
   ["f", "free"],
-  ["a", "held"],
-  ["s", "held in parts"],
-  ["p", "promised"],
+  ["a", "allocated"],
+  ["s", "allocated in fractions"],
+  ["p", "tentative"],
   ["r", "reserved"],
-  ["b", "in parts alone or changing"],
+  ["b", "fractions only, or blocked"],
   ["u", "unhealthy"],
-  ["x", "unhealthy and held"],
+  ["x", "unhealthy and allocated"],
   ["m", "lost"],
-  ["c", "on nodes that take no pods"],
+  ["c", "on unavailable nodes"],
   ["n", "never placed"],
 ];
 
@@ -78,9 +78,9 @@ export function drawSum(bars, summary) {
   bars.append(legend);
 }
 
-const LINES = [["free", 1], ["held", 2], ["waiting", 3]];
+const LINES = [["free", 1], ["allocated", 2], ["waiting", 3]];
 
-// Free, held and waiting over the last day: a line for each, broken where the server did not run.
+// Free, allocated and waiting over the last day: a line for each, broken where the server did not run.
 export function drawHistory(place, { step, samples }) {
   if (samples.length < 2) {
     place.replaceChildren(element("p", "quiet", "The history of the last day begins now."));
@@ -124,7 +124,7 @@ const age = (since) => {
   return `${seconds} s`;
 };
 
-const TAGS = { static: "static", promised: "promised" };
+const TAGS = { static: "static", tentative: "tentative" };
 
 export function drawWaiting(main, pieces) {
   const wanted = words();
@@ -142,7 +142,7 @@ export function drawWaiting(main, pieces) {
   const focused = document.activeElement?.dataset?.pod;
   const table = element("table", "waiting");
   const head = element("tr");
-  for (const title of ["Turn", "Pod", "Asks for", "For", "Waits because"]) head.append(Object.assign(element("th", "", title), { scope: "col" }));
+  for (const title of ["Position", "Pod", "Requests", "Age", "Reason"]) head.append(Object.assign(element("th", "", title), { scope: "col" }));
   const body = element("tbody");
   for (const pod of shown) {
     const row = element("tr");
@@ -156,7 +156,7 @@ export function drawWaiting(main, pieces) {
     if (pod.gang) name.append(element("span", "tag", `gang ${pod.gang}`));
     const why = element("td");
     why.append(element("span", "why", pod.why)); // of a long one the first lines: opened, the pod says all
-    row.append(element("td", "quiet", pod.turn ?? ""), name, element("td", "", pod.wish), element("td", "quiet", age(pod.since)), why);
+    row.append(element("td", "quiet", pod.position ?? ""), name, element("td", "", pod.request), element("td", "quiet", age(pod.since)), why);
     body.append(row);
   }
   const heads = element("thead");
@@ -172,7 +172,7 @@ export function drawWaiting(main, pieces) {
 
 export function drawTable(main, html) {
   const card = element("div", "shown");
-  if (html === undefined) card.append(element("p", "quiet", "It is not known: something that it is made from may not be read."));
+  if (html === undefined) card.append(element("p", "quiet", "Not known, because you may not read all objects that this view needs."));
   else card.innerHTML = html; // by the renderer of all pages, which escapes every text
   const wanted = words();
   for (const row of card.querySelectorAll("tbody tr")) row.hidden = !wanted.every((word) => row.textContent.toLowerCase().includes(word));

@@ -178,14 +178,14 @@ async function show(changed) {
     opener = document.activeElement;
     byId("detail-title").textContent = node ?? pod;
     byId("commands").replaceChildren();
-    byId("detail-body").replaceChildren(element("p", "quiet", node ? "Reading…" : "Asking why…"));
+    byId("detail-body").replaceChildren(element("p", "quiet", "Reading…"));
     detail.hidden = false;
     detail.focus();
   }
   const answer = await fetch(`api/${wanted}`).catch(() => null);
   if (opened !== wanted) return;
   if (!answer?.ok) {
-    const said = answer?.status === 404 ? "It is not there any more." : "No answer; close it and open it again.";
+    const said = answer?.status === 404 ? "It does not exist any more." : "No answer; close it and open it again.";
     byId("detail-body").replaceChildren(element("p", "quiet", said));
     return;
   }

@@ -349,7 +349,7 @@ among them: the webhook looks at no new pod there, but pods that waited before m
 {{- define "notSystem" -}}
 - expression: "!(request.namespace in {{ include "systemNamespaces" . | replace "\"" "'" }})"
   reason: Forbidden
-  message: the controller may not write in {{ include "systemNamespaces" . | fromJsonArray | join ", " }}
+  message: The controller must not write in the namespaces {{ include "systemNamespaces" . | fromJsonArray | join ", " }}.
 {{- end }}
 
 {{/*

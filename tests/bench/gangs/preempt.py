@@ -27,7 +27,7 @@ from tests.bench.throughput.workloads import NAMESPACE, OURS, Work
 from tests.resources import PRIORITY_CLASSES
 
 ON: Final = "controller.preemption=true"  # a chart's value
-_TERMS: Final = {"enabled": True, "minRunMinutes": 0, "unitsPerMinute": 10_000, "backOffMinutes": 0}
+_TERMS: Final = {"enabled": True, "minRunMinutes": 0, "workloadsPerMinute": 10_000, "backOffMinutes": 0}
 _ABOVE: Final = "above"
 _GRACES_S: Final = (0, 1, 2, 5, 10)
 _SETS: Final = ((8,), (4, 4), (4, 2, 2), (4, 2, 1, 1), (2, 2, 2, 2), (2, 2, 2, 1, 1), (1,) * 8)

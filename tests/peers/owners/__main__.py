@@ -10,10 +10,5 @@ from pathlib import Path
 import pytest
 
 if __name__ == "__main__":
-    # A program is built in a story's time.
-    stories = [
-        "--override-ini=python_files=story_*.py",
-        "--override-ini=faulthandler_timeout=590",
-        str(Path(__file__).parent),
-    ]
+    stories = ["--override-ini=python_files=story_*.py", str(Path(__file__).parent)]
     sys.exit(pytest.main([*stories, "--durations=0", *sys.argv[1:]]))

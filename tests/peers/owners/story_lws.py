@@ -105,7 +105,7 @@ def test_what_makes_workers_wait_for_their_leader_is_refused(namespace: Namespac
     late["spec"]["startupPolicy"] = "LeaderReady"
     refused = namespace.apply(late, check=False)
     assert refused.returncode
-    assert "write LeaderCreated" in refused.stderr
+    assert "Write LeaderCreated" in refused.stderr
     late["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = members.template(0, restarts="Always")
     late["spec"]["replicas"] = 1
     namespace.apply(late)  # its workers alone are a gang

@@ -1,4 +1,4 @@
-"""Gangs of a TrainJob's trainers, with their words where docs/manifests.md says to write them."""
+"""Gangs of a TrainJob's trainers, with their words where docs/tasks/manifests.md says to write them."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_a_text_is_read_once() -> None:
     texts = Counted({names.GPUS: "4", names.SHARE: "half"})
     values = Values(texts)
     assert [values.get(names.GPUS), values.get(names.GPUS), values.get(names.NCCL)] == [4, 4, None]
-    with pytest.raises(WordError, match="'half' is no share"):
+    with pytest.raises(WordError, match="'half' is not a share"):
         values.get(names.SHARE)
     assert texts.looked_up == {names.GPUS: 1, names.SHARE: 1}
 
@@ -88,7 +88,7 @@ def test_what_is_said_of_each_gpu_can_be_said_of_parts_and_nothing_else() -> Non
 def test_a_note_that_says_what_no_word_can_is_refused(field: str) -> None:
     note = msgspec.json.decode(resolved.write(resolved.resolve(Annotations({}), {"main": 4})))
     note["request"][field] = UNFIT[field]
-    with pytest.raises(WordError, match=r"was changed: .*; create the pod anew"):
+    with pytest.raises(WordError, match=r"was changed: .* Delete the pod and create it again"):
         resolved.read({names.REQUEST: msgspec.json.encode(note).decode()})
 
 

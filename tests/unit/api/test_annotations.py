@@ -75,46 +75,58 @@ def test_words_of_kinds_and_figures(words: dict[str, str], fields: dict[str, Any
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"gpu.topology/policy": "nvlink,pakc"}, "one of best-fit, pack, spread, first-fit"),
-        ({"gpu.topology/policy": "pack"}, "write best-effort,pack"),
-        ({"gpu.topology/policy": " spread "}, "write best-effort,spread"),
+        ({"gpu.topology/policy": "nvlink,pakc"}, "strategy (best-fit, pack, spread, first-fit)"),
+        ({"gpu.topology/policy": "pack"}, "Write best-effort,pack"),
+        ({"gpu.topology/policy": " spread "}, "Write best-effort,spread"),
         ({"gpu.topology/policy": "best-effort,pack", "gpu.topology/strategy": "spread"}, "'spread' contradicts"),
         ({"gpu.topology/strategy": "packed"}, "did you mean pack?"),
-        ({"gpu.topology/min-bandwidth": "100Gb/s"}, "write a number of GB/s above zero, as 100 or 100GB/s"),
+        ({"gpu.topology/min-bandwidth": "100Gb/s"}, "Write a number of GB/s above zero, for example 100 or 100GB/s"),
         ({"gpu.topology/min-busbw": "0"}, "above zero"),
-        ({"gpu.topology/min-busbw": "1e3"}, "no bandwidth"),
-        ({"gpu.topology/product": ""}, "no product"),
-        ({"gpu.topology/product": "A100' || true"}, "no product"),
-        ({"gpu.topology/product": "A" * 101}, "no product"),
-        ({"gpu.topology/product": "A\n100"}, "no product"),
-        ({"gpu.topology/architecture": "hop,per"}, "write one word, as hopper"),
-        ({"gpu.topology/min-memory": "forty"}, "gpu.topology/min-memory: 'forty' is no memory of a GPU"),
-        ({"gpu.topology/min-memory": "80"}, "at least 1Mi, as 40Gi"),
-        ({"gpu.topology/min-driver": "R580"}, "'R580' is no version of a driver; write it as nvidia-smi does, as 580"),
-        ({"gpu.topology/min-cuda": "12.x"}, "'12.x' is no version of CUDA; write it as nvidia-smi does, as 12.4"),
+        ({"gpu.topology/min-busbw": "1e3"}, "not a bandwidth"),
+        ({"gpu.topology/product": ""}, "not the name of a GPU product"),
+        ({"gpu.topology/product": "A100' || true"}, "not the name of a GPU product"),
+        ({"gpu.topology/product": "A" * 101}, "not the name of a GPU product"),
+        ({"gpu.topology/product": "A\n100"}, "not the name of a GPU product"),
+        ({"gpu.topology/architecture": "hop,per"}, "Write one name, for example hopper"),
+        ({"gpu.topology/min-memory": "forty"}, "gpu.topology/min-memory: 'forty' is not an amount of GPU memory"),
+        ({"gpu.topology/min-memory": "80"}, "at least 1Mi, for example 40Gi"),
+        (
+            {"gpu.topology/min-driver": "R580"},
+            "'R580' is not a driver version. Write it as nvidia-smi prints it, for example 580",
+        ),
+        (
+            {"gpu.topology/min-cuda": "12.x"},
+            "'12.x' is not a CUDA version. Write it as nvidia-smi prints it, for example 12.4",
+        ),
         ({"gpu.topology/max-cross-nvswitch-gpus": "-1"}, "from 0 to 99"),
-        ({"gpu.topology/prefer-same-numa": "yes"}, "write one of true, false"),
-        ({"gpu.topology/nccl": "on"}, "write one of auto, file, env, near-nics, off"),
+        ({"gpu.topology/prefer-same-numa": "yes"}, "Write one of: true, false"),
+        ({"gpu.topology/nccl": "on"}, "Write one of: auto, file, env, near-nics, off"),
         ({"gpu.topology/polcy": "nvlink"}, "did you mean gpu.topology/policy?"),
-        ({"gpu.topology/policy": "nvlnk"}, "'nvlnk' is not allowed; write one of best-effort, nvlink"),
+        (
+            {"gpu.topology/policy": "nvlnk"},
+            "'nvlnk' is not a known policy (did you mean nvlink?). Write one of: best-effort, nvlink",
+        ),
         ({"gpu.topology/required": ""}, "gpu.topology/required: '' is not allowed"),
         ({"gpu.topology/required": "nvlink,,same-numa"}, "''"),
         ({"gpu.topology/preferred": "Same-Numa"}, "did you mean same-numa?"),
         ({"gpu.topology/required": "NVLINK"}, "did you mean nvlink?"),
         ({"gpu.topology/policy": "NVLink"}, "did you mean nvlink?"),
-        ({"gpu.topology/polcy": "nvlink"}, "is unknown (did you mean gpu.topology/policy?); known are"),
-        ({"gpu.topology/idle-timeout": "30"}, "'30' is no duration; write hours, minutes and seconds, as 30m or 1h30m"),
-        ({"gpu.topology/idle-timeout": "0s"}, "no duration"),
-        ({"gpu.topology/require-nvlink": "yes"}, "write one of true, false"),
-        ({"gpu.topology/gpus": "four"}, "write a whole number from 1 to 32"),
-        ({"gpu.topology/gpus": "²"}, "write a whole number"),
-        ({"gpu.topology/gpus": "9" * 100}, "write a whole number"),
-        ({"gpu.topology/min-memory": "9" * 250}, "is no memory of a GPU"),
-        ({"gpu.topology/min-memory": "1e99"}, "is no memory of a GPU"),
-        ({"gpu.topology/min-memory": "٤Gi"}, "is no memory of a GPU"),
-        ({"gpu.topology/min-memory": "NaN"}, "is no memory of a GPU"),
-        ({"gpu.topology/min-busbw": "1" + "\x00"}, "is no bandwidth"),
-        ({"gpu.topology/gpus": "2"}, "contradicts the containers' limits, which ask for 4"),
+        ({"gpu.topology/polcy": "nvlink"}, "is unknown (did you mean gpu.topology/policy?). Known annotations:"),
+        (
+            {"gpu.topology/idle-timeout": "30"},
+            "'30' is not a duration. Write hours, minutes and seconds, for example 30m or 1h30m",
+        ),
+        ({"gpu.topology/idle-timeout": "0s"}, "not a duration"),
+        ({"gpu.topology/require-nvlink": "yes"}, "Write one of: true, false"),
+        ({"gpu.topology/gpus": "four"}, "Write a whole number from 1 to 32"),
+        ({"gpu.topology/gpus": "²"}, "Write a whole number"),
+        ({"gpu.topology/gpus": "9" * 100}, "Write a whole number"),
+        ({"gpu.topology/min-memory": "9" * 250}, "is not an amount of GPU memory"),
+        ({"gpu.topology/min-memory": "1e99"}, "is not an amount of GPU memory"),
+        ({"gpu.topology/min-memory": "٤Gi"}, "is not an amount of GPU memory"),
+        ({"gpu.topology/min-memory": "NaN"}, "is not an amount of GPU memory"),
+        ({"gpu.topology/min-busbw": "1" + "\x00"}, "is not a bandwidth"),
+        ({"gpu.topology/gpus": "2"}, "contradicts the containers' limits, which request 4"),
         ({"gpu-topology.example.com/policy": "nvlink"}, "unknown"),
         (
             {"gpu.topology/required": "nvlink", "gpu-topology.example.com/required": "same-numa"},
@@ -140,7 +152,7 @@ def test_a_wish_without_gpus_says_where_to_ask_for_them() -> None:
 
 
 def test_more_gpus_than_a_claim_holds() -> None:
-    with pytest.raises(WordError, match="32 at most"):
+    with pytest.raises(WordError, match="at most 32"):
         Annotations({}).request({"a": 20, "b": 20})
 
 
@@ -157,7 +169,11 @@ def test_results_and_notes_are_no_wishes() -> None:
 @pytest.mark.parametrize("key", [*annotation_words.KEYS, names.ALIAS_PREFIX + "required"])
 def test_a_long_value_is_refused_before_it_is_read(key: str) -> None:
     for text in ("9" * 257, "9" * 5000, "nvlink," * 10_000):
-        with pytest.raises(WordError, match=rf"^{key}: {len(text)} characters; a value has at most 256$"):
+        with pytest.raises(
+            WordError,
+            match=rf"^{key}: the value has {len(text)} characters\. At most 256 are "
+            rf"allowed\.$",
+        ):
             Annotations({key: text}).request(FOUR)
 
 

@@ -104,7 +104,7 @@ def test_a_stateful_set_is_one_unless_its_pods_are_made_one_by_one(version: str)
     refused = gang_size_of_owner.size_from(read, owner)
     assert isinstance(refused, Alone)
     assert refused.never
-    assert "write Parallel" in refused.why
+    assert "Write Parallel" in refused.why
 
 
 @pytest.mark.parametrize("version", [v for v in VERSIONS if v.startswith(("1.36", "1.37"))])
@@ -313,7 +313,7 @@ def test_an_owners_name_is_told_bounded_and_in_quotes() -> None:
 def test_who_asks_for_a_gang_and_is_in_none_is_told_what_to_write() -> None:
     bare = owners.pod("p")
     assert alone(bare).why == ""
-    assert f"write a name as {names.GANG}" in alone(bare, ASKED).why
+    assert f"Write the same name as {names.GANG}" in alone(bare, ASKED).why
     assert gang_of_pod.must_wait(ASKED)
     assert gang_of_pod.must_wait(Gang(pods=4)), "half of them would be of no use"
     assert not gang_of_pod.must_wait(Gang(max_nodes=2))

@@ -77,12 +77,12 @@ def test_indexes_that_have_failed_for_good_are_no_pods_of_a_job(
         (job(parallelism=10_000), "has no number of pods"),
         (job(parallelism=-1), "has no number of pods"),
         (job(parallelism="2"), "is none: 'Expected `int | null`, got `str`"),
-        (job(parallelism=True), "is none"),
+        (job(parallelism=True), "has an unexpected form"),
         (job(parallelism=1 << 70), "has no number of pods"),
-        ({"metadata": {"uid": owners.UID}}, "is none"),
-        ({}, "is none"),
-        (job() | {"metadata": {"uid": "another"}}, "is another one by now"),
-        (job() | {"spec": None}, "is none"),
+        ({"metadata": {"uid": owners.UID}}, "has an unexpected form"),
+        ({}, "has an unexpected form"),
+        (job() | {"metadata": {"uid": "another"}}, "was deleted and created again"),
+        (job() | {"spec": None}, "has an unexpected form"),
     ],
 )
 def test_what_is_no_such_job_is_refused_on_one_line(found: dict[str, Any], told: str) -> None:
@@ -93,7 +93,7 @@ def test_what_is_no_such_job_is_refused_on_one_line(found: dict[str, Any], told:
 
 
 def test_a_kind_that_nobody_knows_has_no_size() -> None:
-    with pytest.raises(WordError, match="is not known"):
+    with pytest.raises(WordError, match="does not know the number of pods"):
         gang_size_of_owner.size_from(Owner(api_version="x/v1", kind="Thing", name="t"), job())
 
 
@@ -148,7 +148,7 @@ def test_workers_that_wait_for_a_leader_with_gpus_are_no_gang_with_it(
     owner = leader_worker_set(leader, workers, startupPolicy="LeaderReady")
     found = gang_size_of_owner.size_from(LWS, owner)
     assert isinstance(found, Alone) == never
-    assert ("write LeaderCreated" in gang_size_of_owner.why_never("LeaderWorkerSet", owner["spec"])) == never
+    assert ("Write LeaderCreated" in gang_size_of_owner.why_never("LeaderWorkerSet", owner["spec"])) == never
 
 
 def test_a_leader_without_workers_waits_for_nobody() -> None:
@@ -160,8 +160,8 @@ def test_a_leader_without_workers_waits_for_nobody() -> None:
 @pytest.mark.parametrize(
     ("kind", "spec", "told"),
     [
-        ("StatefulSet", {}, "write Parallel"),
-        ("StatefulSet", {"replicas": 0}, "write Parallel"),
+        ("StatefulSet", {}, "Write Parallel"),
+        ("StatefulSet", {"replicas": 0}, "Write Parallel"),
         ("StatefulSet", {"podManagementPolicy": "Parallel"}, ""),
         ("StatefulSet", None, ""),
         ("StatefulSet", {"replicas": []}, ""),
@@ -219,7 +219,7 @@ def test_a_role_has_gpus_by_a_limit_or_by_a_word() -> None:
 
 @pytest.mark.parametrize("kind", gang_size_of_owner.OBJECTS)
 def test_every_object_that_a_pod_may_name_can_be_read(kind: str) -> None:
-    with pytest.raises(WordError, match="is none: "):
+    with pytest.raises(WordError, match="has an unexpected form: "):
         gang_size_of_owner.size_from(Owner(api_version="x", kind=kind, name="t"), {})
 
 

@@ -72,7 +72,7 @@ def test_a_gpu_of_an_unknown_slot_stays_as_it_is_if_a_number_decides(rules: str,
     ],
 )
 def test_partitions_that_surely_have_a_gpu_in_common_are_refused(one: str, other: str) -> None:
-    with pytest.raises(PoliciesError, match="has GPUs that tenant a has to itself"):
+    with pytest.raises(PoliciesError, match="are also in the partition of tenant a"):
         read((TENANTS % (one, "true", other, "true")).encode(), source="x")
 
 

@@ -62,7 +62,10 @@ OTHERS = (
 @pytest.mark.parametrize(("key", "meant"), MISSES.items())
 def test_a_near_miss_is_told_with_what_was_meant(key: str, meant: str) -> None:
     (told,) = misspelled.warnings([key])
-    assert told == f"{key}: nobody reads it: the driver's annotations begin with gpu.topology/ (did you mean {meant}?)"
+    assert told == (
+        f"{key}: nothing reads this annotation. The driver's annotations begin with gpu.topology/ (did you mean "
+        f"{meant}?)."
+    )
 
 
 @pytest.mark.parametrize("key", OTHERS)
@@ -73,7 +76,7 @@ def test_our_words_and_those_of_others_are_left_alone(key: str) -> None:
 def test_words_among_labels_are_told_and_our_label_and_short_names_are_not() -> None:
     told = [*misspelled.warnings([], [names.POLICY, "gpu.topologi/policy", names.LABEL, "gpu-topology", "app", "gpu"])]
     assert [text.partition(":")[0] for text in told] == ["label gpu.topology/policy", "label gpu.topologi/policy"]
-    assert all("words are annotations" in text for text in told)
+    assert all("The driver reads annotations" in text for text in told)
 
 
 def test_as_many_keys_are_looked_at_as_a_pod_has() -> None:

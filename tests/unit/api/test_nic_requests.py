@@ -76,18 +76,30 @@ def test_what_gpus_and_nics_have_in_common_the_gpus_have_too() -> None:
 @pytest.mark.parametrize(
     ("device", "constraints", "why"),
     [
-        (request("nic", allocationMode="All"), (), "allocationMode All takes every NIC that fits"),
-        (request("nic", adminAccess=True), (), "'adminAccess' is for the scheduler alone to judge"),
-        (request("nic", capacity={"requests": {"b": "1"}}), (), "'capacity' is for the scheduler alone to judge"),
-        (request("nic", count=0), (), "'count' is for the scheduler alone to judge"),
-        (request("nic", count="2"), (), "'count' is for the scheduler alone to judge"),
-        (request("nic", selectors=[{"cel": {"expression": "a || b"}}]), (), "selector 'a || b' is for the scheduler"),
-        (request("nic", selectors=[{"cel": None}]), (), "selector '' is for the scheduler"),
-        ({"name": "nic", "firstAvailable": [{"name": "a", "deviceClassName": "dranet"}]}, (), "firstAvailable is a"),
+        (request("nic", allocationMode="All"), (), "allocationMode All takes all NICs that fit"),
+        (request("nic", adminAccess=True), (), "only kube-scheduler can evaluate the field 'adminAccess'"),
+        (
+            request("nic", capacity={"requests": {"b": "1"}}),
+            (),
+            "only kube-scheduler can evaluate the field 'capacity'",
+        ),
+        (request("nic", count=0), (), "only kube-scheduler can evaluate the field 'count'"),
+        (request("nic", count="2"), (), "only kube-scheduler can evaluate the field 'count'"),
+        (
+            request("nic", selectors=[{"cel": {"expression": "a || b"}}]),
+            (),
+            "only kube-scheduler can evaluate the selector 'a || b'",
+        ),
+        (request("nic", selectors=[{"cel": None}]), (), "only kube-scheduler can evaluate the selector ''"),
+        (
+            {"name": "nic", "firstAvailable": [{"name": "a", "deviceClassName": "dranet"}]},
+            (),
+            "only kube-scheduler can try the",
+        ),
         (
             request("nic"),
             ({"requests": ["nic"], "distinctAttribute": "dra.net/ifName"},),
-            "constraint 'dra.net/ifName'",
+            "only kube-scheduler can evaluate constraint 'dra.net/ifName'",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -99,17 +111,17 @@ def test_what_cannot_be_read_is_left_and_its_like_too(
     found = ask(device, request("twin"), request("other"), constraints=[alike, *constraints])
     left = dict(found.left)
     assert left["nic"].startswith(why)
-    assert left["twin"] == "it is to be like another such request"
+    assert left["twin"] == "it must be equal to another request that is left to the scheduler"
     assert [one.name for one in found.requests] == ["other"]
     assert found.alike == ()
-    with pytest.raises(WordError, match="near-nic: required: the NICs of request 'nic' are left to the scheduler"):
+    with pytest.raises(WordError, match="near-nic: required: the driver cannot choose the NICs of request 'nic'"):
         ask(device, constraints=constraints, words=Whole(containers=(1,), near_nic="required"))
 
 
 @pytest.mark.parametrize(
     ("constraint", "says"),
     [
-        ({"matchAttribute": "dra.net/numaNode"}, "is about NICs and GPUs, and GPUs have no such attribute"),
+        ({"matchAttribute": "dra.net/numaNode"}, "is about NICs and GPUs, and GPUs do not have this attribute"),
         ({"requests": ["b", "c", "nic"], "matchAttribute": ROOT}, "is about some of the GPUs"),
     ],
 )
@@ -120,12 +132,16 @@ def test_a_constraint_that_can_never_be_met_is_refused(constraint: Object, says:
 
 
 def test_a_claim_holds_so_many_devices() -> None:
-    with pytest.raises(WordError, match="33 devices in one claim, which can hold 32"):
+    with pytest.raises(WordError, match=r"the claim requests 33 devices\. A claim can have at most 32"):
         ask(request("nic", count=31))
 
 
 def test_a_class_of_nobodys_is_refused_with_the_cure() -> None:
-    with pytest.raises(WordError, match=r"class 'rails' is none of .* no class of NICs of the policies file"):
+    with pytest.raises(
+        WordError,
+        match=r"class 'rails' is neither a GPU class .* nor a NIC class of the policies "
+        r"file",
+    ):
         read(request("nic", "rails"))
 
 

@@ -29,6 +29,7 @@ from dradriver.api.policies.workload_words import LATER, WORDS
 from dradriver.api.vocabulary import annotation_words
 from dradriver.api.vocabulary.annotation_words import About
 from dradriver.topology.nccl import tuning
+from dradriver.yamltext.read import Problem
 
 GOOD = """\
 # What the platform team says.
@@ -84,7 +85,7 @@ def test_a_file_says_what_it_says_and_the_rest_is_the_default() -> None:
     assert found.known
     assert notes(found) == []
     assert notes(read(b"policies: {new: {near: leaf}}", source="x")) == [
-        "policies.new: near is not available yet: pods that ask for it are refused"
+        "policies.new: near is not available yet, and pods that request it are refused."
     ]
 
 
@@ -107,55 +108,77 @@ def test_what_is_in_force_can_be_written_down_and_read_again() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("mig: dynamic", "mig: dynamc", "5: gpus[0].mig: 'dynamc'; write dynamic, off, placements or static (did you"),
-        ("gpus:", "gpu:", "2: $: Object contains unknown field `gpu`; gpu is not one of gpus, policies, workloads, we"),
-        ("exclusiveTo", "exlusiveTo", "3: gpus[0]: Object contains unknown field `exlusiveTo`"),
-        ("exclusiveTo: namespace", "exclusiveTo: team", "gpus[0].exclusiveTo: 'team'; write namespace"),
-        ("numbers: [0, 3]", "numbers: [0, 256]", "8: gpus[1].numbers[1]: '256'; write a whole number from 0 to 255"),
-        ("numbers: [0, 3]", "numbers: []", "8: gpus[1].numbers: a list; write a list with one number or more"),
-        ("nodes: [gpu-7]", "nodes: gpu-7", "7: gpus[1].nodes: 'gpu-7'; write a list with one node or more"),
-        ("nodes: [gpu-7]", "nodes: [GPU_7]", "7: gpus[1].nodes[0]: 'GPU_7'; write the name of a node"),
-        ("pool: inference", "pool: in ference", "3: gpus[0].nodeSelector.pool: 'in ference'; write the value of a l"),
-        ("pool: inference", "-pool: inference", "3: a key must be a word, a name or a label"),
-        ("pool: inference", "a//b: x", "3: gpus[0].nodeSelector: 'a//b' as a key; write it like nvidia.com/gpu.family"),
-        ("[NVIDIA A100*]", "['A100\"']", "4: gpus[0].products[0]: 'A100\"'; write the full name as nvidia-smi -L gi"),
-        ("memoryOvercommit: 1.5", "memoryOvercommit: 0.5", "gpus[1].memoryOvercommit: '0.5'; write a number from 1 t"),
-        ("memoryOvercommit: 1.5", "memoryOvercommit: nan", "gpus[1].memoryOvercommit: 'nan'; write a number from 1 t"),
-        ("memoryOvercommit: 1.5", "equalShares: 1", "gpus[1].equalShares: '1'; write a whole number from 2 to 48"),
-        ("memoryOvercommit: 1.5", "equalShares: four", "gpus[1].equalShares: 'four'; write a whole number from 2"),
-        ("memoryOvercommit: 1.5", "equal-shares: 4", "unknown field `equal-shares`; equal-shares is not one of"),
+        ("mig: dynamic", "mig: dynamc", "5: gpus[0].mig: 'dynamc' is not allowed (did you mean dynamic?). Write "
+                                        "dynamic"),
+        ("gpus:", "gpu:", "2: gpu: This field is unknown. Known fields: gpus, policies, workloads, we"),
+        ("exclusiveTo", "exlusiveTo", "gpus[0].exlusiveTo: This field is unknown. Known fields: nodes"),
+        ("exclusiveTo: namespace", "exclusiveTo: team", "gpus[0].exclusiveTo: 'team' is not allowed. Write namespace"),
+        ("numbers: [0, 3]", "numbers: [0, 256]", "8: gpus[1].numbers[1]: '256' is not allowed. Write a whole number "
+                                                 "from 0 to 255"),
+        ("numbers: [0, 3]", "numbers: []", "8: gpus[1].numbers: a list is not allowed. Write a list with one number "
+                                           "or more"),
+        ("nodes: [gpu-7]", "nodes: gpu-7", "7: gpus[1].nodes: 'gpu-7' is not allowed. Write a list with one node or "
+                                           "more"),
+        ("nodes: [gpu-7]", "nodes: [GPU_7]", "7: gpus[1].nodes[0]: 'GPU_7' is not allowed. Write the name of a node"),
+        ("pool: inference", "pool: in ference", "3: gpus[0].nodeSelector.pool: 'in ference' is not allowed. Write the "
+                                                "value of a l"),
+        ("pool: inference", "-pool: inference", "3: This key is not allowed"),
+        ("pool: inference", "a//b: x", "3: gpus[0].nodeSelector: 'a//b' is not allowed as a key. Write it like "
+                                       "nvidia.com/gpu.family"),
+        ("[NVIDIA A100*]", "['A100\"']", "4: gpus[0].products[0]: 'A100\"' is not allowed. Write the full name as "
+                                         "nvidia-smi -L gi"),
+        ("memoryOvercommit: 1.5", "memoryOvercommit: 0.5", "gpus[1].memoryOvercommit: '0.5' is not allowed. Write a "
+                                                           "number from 1 t"),
+        ("memoryOvercommit: 1.5", "memoryOvercommit: nan", "gpus[1].memoryOvercommit: 'nan' is not allowed. Write a "
+                                                           "number from 1 t"),
+        ("memoryOvercommit: 1.5", "equalShares: 1", "gpus[1].equalShares: '1' is not allowed. Write a whole number "
+                                                    "from 2 to 48"),
+        ("memoryOvercommit: 1.5", "equalShares: four", "gpus[1].equalShares: 'four' is not allowed. Write a whole "
+                                                       "number from 2"),
+        ("memoryOvercommit: 1.5", "equal-shares: 4", "gpus[1].equal-shares: This field is unknown. Known fields: no"),
         ("memoryOvercommit: 1.5", "equalShare: 4", "(did you mean equalShares?)"),
-        ("memoryOvercommit: 1.5", "memoryOvercommit: 1.5\n    equalShares: 4", "Overcommit: beside equalShares: 4"),
-        ("mig: dynamic", "equalShares: 4", "gpus[0].equalShares: of GPUs that are not shared; write shared: mps or"),
-        ("memoryOvercommit: 1.5", "devShmMib: 63", "gpus[1].devShmMib: '63'; write a whole number from 64 to 500000"),
-        ("memoryOvercommit: 1.5", "devShmMib: 8Gi", "gpus[1].devShmMib: '8Gi'; write a whole number from 64 to"),
-        ("mig: dynamic", "mig: dynamic\n    devShmMib: 256", "gpus[0].devShmMib: of GPUs that are not shared by MPS"),
-        ("shared: mps", "shared: MPS", "9: gpus[1].shared: 'MPS'; write mps, none or time-slicing"),
-        ("    shared: mps\n", "", "gpus[1].memoryOvercommit: of GPUs that are not shared; write shared: mps or"),
-        ("mig: dynamic", "mig: off", "gpus[0].exclusiveTo: of GPUs that have no parts; write shared or mig beside it"),
-        ("shared: mps", "shared: mps\n    mig: static", "9: gpus[1].shared: mps beside mig: static; leave one of th"),
-        ("required: nvlink", "requird: nvlink", "policies.colocate-nvlink.requird: is no word for a policy; write o"),
-        ("required: nvlink", "gpus: 4", "policies.colocate-nvlink.gpus: is no word for a policy"),
-        ("required: nvlink", "policy: nvlink", "policies.colocate-nvlink.policy: is no word for a policy"),
-        ("required: nvlink", "required: nvlnk", "13: policies.colocate-nvlink.required: 'nvlnk' is not allowed; wri"),
-        ("strategy: pack", "strategy: packed", "policies.colocate-nvlink.strategy: 'packed' is not allowed; write o"),
-        ("min-memory: 40Gi", "min-memory: much", "policies.big.min-memory: 'much' is no memory of a GPU; write a"),
-        ("min-bandwidth: 100", "min-bandwidth: [100]", "policies.big.min-bandwidth: a list; write the value as in an"),
-        ("  big:", "  Big:", "11: policies: 'Big' as a key; write a name in lower case, as train-fast"),
-        ("  big:", "  single-numa:", "15: policies.single-numa: is built in and stays what it is; give yours anothe"),
-        ("  big:", "  colocate-nvlink:", "15: colocate-nvlink is given twice; write it once"),
-        (": colocate-nvlink", ": colocate-nvlin", "workloads.tensor-parallel: 'colocate-nvlin'; write words, or on"),
-        (": colocate-nvlink", ": 'nvlink,fast'", "workloads.tensor-parallel: 'nvlink,fast'; write after the comma o"),
-        ("tensor-parallel", "tensor-paralel", "20: workloads: Object contains unknown field `tensor-paralel`"),
+        ("memoryOvercommit: 1.5", "memoryOvercommit: 1.5\n    equalShares: 4", "Overcommit: with equalShares: 4"),
+        ("mig: dynamic", "equalShares: 4", "gpus[0].equalShares: the GPUs of this rule are not shared. Add shared: "
+                                           "mps or"),
+        ("memoryOvercommit: 1.5", "devShmMib: 63", "gpus[1].devShmMib: '63' is not allowed. Write a whole number from "
+                                                   "64 to 500000"),
+        ("memoryOvercommit: 1.5", "devShmMib: 8Gi", "gpus[1].devShmMib: '8Gi' is not allowed. Write a whole number "
+                                                    "from 64 to"),
+        ("mig: dynamic", "mig: dynamic\n    devShmMib: 256", "gpus[0].devShmMib: the GPUs of this rule are not shared "
+                                                             "by MPS"),
+        ("shared: mps", "shared: MPS", "9: gpus[1].shared: 'MPS' is not allowed (did you mean mps?). Write mps, none "
+                                       "or time-slicing"),
+        ("    shared: mps\n", "", "gpus[1].memoryOvercommit: the GPUs of this rule are not shared. Add shared: mps or"),
+        ("mig: dynamic", "mig: off", "gpus[0].exclusiveTo: the GPUs of this rule are not divided. Add shared or mig"),
+        ("shared: mps", "shared: mps\n    mig: static", "9: gpus[1].shared: a GPU can be shared or split by MIG, and "
+                                                        "this rule says both (mps, mig: static)"),
+        ("required: nvlink", "requird: nvlink", "policies.colocate-nvlink.requird: a policy cannot contain this"),
+        ("required: nvlink", "gpus: 4", "policies.colocate-nvlink.gpus: a policy cannot contain this"),
+        ("required: nvlink", "policy: nvlink", "policies.colocate-nvlink.policy: a policy cannot contain this"),
+        ("required: nvlink", "required: nvlnk", "13: policies.colocate-nvlink.required: 'nvlnk' is not allowed"),
+        ("strategy: pack", "strategy: packed", "policies.colocate-nvlink.strategy: 'packed' is not allowed"),
+        ("min-memory: 40Gi", "min-memory: much", "policies.big.min-memory: 'much' is not an amount of GPU memory. "
+                                                 "Write a"),
+        ("min-bandwidth: 100", "min-bandwidth: [100]", "policies.big.min-bandwidth: a list is not allowed. Write the "
+                                                       "value as in an"),
+        ("  big:", "  Big:", "11: policies: 'Big' is not allowed as a key. Write a name in lower case, as train-fast"),
+        ("  big:", "  single-numa:", "15: policies.single-numa: this policy is built in and cannot change. Choose "
+                                     "another"),
+        ("  big:", "  colocate-nvlink:", "15: The key colocate-nvlink occurs twice. Write it once"),
+        (": colocate-nvlink", ": colocate-nvlin", "workloads.tensor-parallel: 'colocate-nvlin' is not a known policy"),
+        (": colocate-nvlink", ": 'nvlink,fast'", "workloads.tensor-parallel: 'nvlink,fast' has no known strategy"),
+        ("tensor-parallel", "tensor-paralel", "workloads.tensor-paralel: This field is unknown. Known fields: "),
         ("prefer-same-numa: true", "prefer-same-numa: 1", "workloads.inference-small.prefer-same-numa: '1' is not a"),
-        ("nvlink: 50", "nvlink: -1", "23: weights.nvlink: '-1'; write a number from 0 to 1000"),
-        ("nvlink: 50", "nvlnk: 50", "23: weights: Object contains unknown field `nvlnk`"),
-        ("version: 2.30", "version: latest", "25: nccl.version: 'latest'; write 2.19 or a later one"),
-        ("hgx-h100", "hgx-h10", "26: nccl.servers.p5.48xlarge: 'hgx-h10' is no profile; write one of a100"),
-        ("p5.48xlarge", "p5/48xlarge", "26: nccl.servers: 'p5/48xlarge' as a key; write it like p5.48xlarge"),
-        ("tuning: auto", "tuning: fast", "27: nccl.tuning: 'fast'; write auto, multinode, nvlink, nvswitch or pcie"),
+        ("nvlink: 50", "nvlink: -1", "23: weights.nvlink: '-1' is not allowed. Write a number from 0 to 1000"),
+        ("nvlink: 50", "nvlnk: 50", "weights.nvlnk: This field is unknown. Known fields: "),
+        ("version: 2.30", "version: latest", "25: nccl.version: 'latest' is not allowed. Write 2.19 or a later one"),
+        ("hgx-h100", "hgx-h10", "26: nccl.servers.p5.48xlarge: 'hgx-h10' is not a known profile"),
+        ("p5.48xlarge", "p5/48xlarge", "26: nccl.servers: 'p5/48xlarge' is not allowed as a key. Write it like "
+                                       "p5.48xlarge"),
+        ("tuning: auto", "tuning: fast", "27: nccl.tuning: 'fast' is not allowed. Write auto, multinode, nvlink, "
+                                         "nvswitch or pcie"),
         ("weights: {", "weights: [", "not YAML"),
-        ("{nvlink: 50}", "&a {nvlink: *a}", "23: nested deeper than any policies file, or an alias of itself"),
+        ("{nvlink: 50}", "&a {nvlink: *a}", "23: The policies file is nested too deeply, or an alias contains itself"),
     ],
 )  # fmt: skip
 def test_a_bad_file_is_refused_with_line_place_and_cure(old: str, new: str, says: str) -> None:
@@ -183,13 +206,84 @@ def test_a_near_miss_is_told(bad: str, near: str) -> None:
     assert f"(did you mean {near}?)" in said(bad)
 
 
+MANY = """\
+gpu: []
+gpus:
+  - {mig: dynamc}
+  - {equalShares: 4}
+policies:
+  good: {required: nvlink}
+  a: {requird: nvlink}
+  b: {required: nvlnk, strategy: packed}
+workloads: {inference: a, tensor-parallel: none}
+tenants:
+  one: {namespaces: [x], cap: [{gpus: many}]}
+  two: {namespaces: [y], wight: 2}
+  three: {namespaces: [z, z]}
+queue: {preemption: {unpreemptableTenants: [one, four]}}
+"""
+
+
+def test_all_errors_of_a_file_are_found_at_once() -> None:
+    with pytest.raises(PoliciesError) as caught:
+        policies(MANY)
+
+    places = [(problem.line, problem.place) for problem in caught.value.problems if isinstance(problem, Problem)]
+    assert places == [
+        (1, "gpu"),
+        (3, "gpus[0].mig"),
+        (4, "gpus[1].equalShares"),
+        (7, "policies.a.requird"),
+        (8, "policies.b.required"),
+        (8, "policies.b.strategy"),
+        (9, "workloads.tensor-parallel"),
+        (11, "tenants.one.cap[0].gpus"),
+        (12, "tenants.two.wight"),
+        (13, "tenants.three.namespaces[1]"),
+        (14, "queue.preemption.unpreemptableTenants[1]"),
+    ]
+    assert said(MANY).startswith("policies.yaml:1: gpu: This field is unknown. ")
+    assert said(MANY).endswith(" The file has 10 more errors: gputopo policies check FILE prints all.")
+
+
+@pytest.mark.parametrize("text", ["tenants: {A: {}}\nqueue: {preemption: {unpreemptableTenants: [a]}}",
+                                  "policies: {A: {}}\nworkloads: {inference: a}"])  # fmt: skip
+def test_no_error_is_named_that_another_error_causes(text: str) -> None:
+    with pytest.raises(PoliciesError) as caught:
+        policies(text)
+    (problem,) = caught.value.problems
+    assert "'A' is not allowed as a key" in str(problem)
+
+
+def test_the_message_about_a_text_of_helm_begins_with_the_key() -> None:
+    for text, says in (
+        ("\ntenants: {a: {namespaces: [a], cap: [{gpus: x}]}}",
+         "tenants.a.cap[0].gpus: 'x' is not allowed. Write a number from 0 to 1e+06. This is line 2 of the ConfigMap."),
+        ("a: [", "line 1 of the ConfigMap: The text is not YAML: "),
+        ("7", "line 1 of the ConfigMap: '7' is not allowed. "),
+    ):  # fmt: skip
+        with pytest.raises(PoliciesError) as caught:
+            policies(text)
+        assert caught.value.by_key("the ConfigMap").startswith(says)
+
+
+@pytest.mark.parametrize("null", ["null", "~"])
+def test_a_null_removes_a_tenant_a_policy_and_a_workload_as_in_the_chart(null: str) -> None:
+    found = policies(
+        f"tenants:\n  a: {null}\n  b: {{namespaces: [x]}}\npolicies:\n  c: {null}\nworkloads:\n  inference: {null}"
+    )
+    assert (list(found.tenants), found.policies, found.workloads) == (["b"], {}, DEFAULTS.workloads)
+    assert "workloads.inference: '' is not a known policy" in said("workloads: {inference: ''}")
+    assert "weights.nvlink: 'null' is not allowed" in said("weights: {nvlink: null}")
+
+
 def test_a_file_is_bounded() -> None:
     assert len(policies("gpus:\n" + "- {numbers: [0, 1, 2, 3], mig: dynamic}\n" * 256).gpus) == 256
-    assert f"{MOST_BYTES} are the most" in said("#" * (MOST_BYTES + 1))
-    assert "gpus: a list; write a list of rules" in said("gpus:\n" + "- {}\n" * 257)
+    assert f"at most {MOST_BYTES} are allowed" in said("#" * (MOST_BYTES + 1))
+    assert "gpus: a list is not allowed. Write a list of rules" in said("gpus:\n" + "- {}\n" * 257)
     many = "\n".join(f"  p{i}: {{}}" for i in range(257))
-    assert "policies: fields; write names" in said(f"policies:\n{many}")
-    assert "write the value as in an annotation" in said(f"policies: {{a: {{product: {'x' * 257}}}}}")
+    assert "policies: a mapping is not allowed. Write names" in said(f"policies:\n{many}")
+    assert "Write the value as in an annotation" in said(f"policies: {{a: {{product: {'x' * 257}}}}}")
 
 
 @pytest.mark.parametrize("text", [b"\xff", b"a: \0", b"- a", b"a word", b"[" * 1200, b"? [a]\n: b", b"\xef\xbb\xbf- a"])
@@ -217,7 +311,7 @@ def test_a_text_of_brackets_is_not_read_to_its_end(one: str, monkeypatch: pytest
         return compose(self, *arguments)
 
     monkeypatch.setattr(yaml.BaseLoader, "compose_node", count)
-    assert "nested deeper than any policies file" in said(one * (MOST_BYTES // len(one)))
+    assert "The policies file is nested too deeply" in said(one * (MOST_BYTES // len(one)))
     assert 0 < composed < 20
 
 
@@ -262,7 +356,7 @@ def test_the_first_price_that_fits_a_product_is_its_price() -> None:
     assert [prices.per_hour(each) for each in ("NVIDIA H100 80GB HBM3", "Tesla T4", "")] == [2.5, 1.0, None]
     assert policies("prices: {gpus: [{perHour: 2}]}").prices.per_hour("") == 2.0, "all cost the same"
     assert policies("prices: {gpus: [{products: [A*], perHour: 2}]}").prices.per_hour("B") is None
-    assert "write a number from 0 to 100000" in said("prices: {gpus: [{perHour: -1}]}")
+    assert "Write a number from 0 to 100000" in said("prices: {gpus: [{perHour: -1}]}")
     assert "ISO 4217" in said("prices: {currency: euro}")
     assert "perHour" in said("prices: {gpus: [{products: [A]}]}")
 
@@ -279,7 +373,7 @@ def test_prices_decide_only_where_they_have_a_weight() -> None:
     assert "no effect without prices" in notes(policies("weights: {price: 10}"))[0]
     assert policies("weights: {price: 10}").preference == Weights()
     assert policies("weights: {utilisation: -5}").preference == NodeWeights(utilisation=-5)
-    assert "write a number from -1000 to 1000" in said("weights: {utilisation: -1001}")
+    assert "Write a number from -1000 to 1000" in said("weights: {utilisation: -1001}")
 
 
 def test_an_xids_number_is_a_key_with_and_without_quotes() -> None:
@@ -383,18 +477,21 @@ def test_the_note_of_a_named_policy_is_that_of_its_words() -> None:
     [
         (
             {"policy": "trian"},
-            "write one of best-effort, nvlink, single-numa, pcie, linked, train, later, and after a comma one",
+            "Write one of: best-effort, nvlink, single-numa, pcie, linked, train, later. A comma and a ",
         ),
         ({"policy": "trian"}, "(did you mean train?)"),
-        ({"policy": "train,fast"}, "gpu.topology/policy: 'train,fast' is not allowed"),
+        ({"policy": "train,fast"}, "gpu.topology/policy: 'train,fast' is not a known policy"),
         ({"policy": "train,pack", "strategy": "spread"}, "strategy: 'spread' contradicts gpu.topology/policy"),
         ({"policy": "train", "required": "nvlnk"}, "gpu.topology/required: 'nvlnk' is not allowed"),
         (
             {"policy": "later"},
-            "gpu.topology/policy: 'later' says near, which is not available yet; write another",
+            "gpu.topology/policy: 'later' contains near, which is not available yet. Choose another",
         ),
-        ({"workload": "asynchronous"}, "gpu.topology/policy: 'later' says near, which is not available yet"),
-        ({"workload": "inferenc"}, "write one of tensor-parallel, pipeline-parallel, data-parallel, asynchronous, inf"),
+        ({"workload": "asynchronous"}, "gpu.topology/policy: 'later' contains near, which is not available yet"),
+        (
+            {"workload": "inferenc"},
+            "Write one of: tensor-parallel, pipeline-parallel, data-parallel, asynchronous, inf",
+        ),
         ({"workload": "inferenc"}, "(did you mean inference?)"),
     ],
 )
@@ -415,7 +512,7 @@ def test_a_file_of_very_many_policies_does_not_fill_the_message() -> None:
 
 @pytest.mark.parametrize("words", [{"policy": "train"}, {"policy": "no-such"}, *({"workload": w} for w in WORKLOADS)])
 def test_nobody_guesses_what_a_file_says_that_cannot_be_read(words: Mapping[str, str]) -> None:
-    with pytest.raises(WordError, match="means is for the policies file to say, which cannot be read now"):
+    with pytest.raises(WordError, match="is in the policies file, which is not valid now"):
         wish(words, UNKNOWN)
 
 
@@ -427,57 +524,65 @@ def test_what_needs_no_file_goes_on_without(words: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tenants: {a: {namespaces: [x], weight: 0}}", "tenants.a.weight: '0'; write a number above 0 to 1000"),
+        (
+            "tenants: {a: {namespaces: [x], weight: 0}}",
+            "tenants.a.weight: '0' is not allowed. Write a number above 0 to 1000",
+        ),
         ("tenants: {a: {namespaces: [x], weight: -1}}", "above 0 to 1000"),
         ("tenants: {a: {namespaces: [x], weight: 1001}}", "above 0 to 1000"),
         ("tenants: {a: {namespaces: [x], weight: heavy}}", "above 0 to 1000"),
         ("tenants: {a: {namespaces: [x], weight: .nan}}", "above 0 to 1000"),
         ("tenants: {a: {namespaces: [x], highestPriority: 1000000001}}", "a whole number from"),
         ("tenants: {a: {namespaces: []}}", "one namespace or more"),
-        ("tenants: {a: {namespaces: [x, x]}}", "tenants.a.namespaces[1]: x is there twice"),
+        ("tenants: {a: {namespaces: [x, x]}}", "tenants.a.namespaces[1]: the namespace x occurs twice"),
         (
             "tenants: {a: {namespaces: [x]}, b: {namespaces: [y, x]}}",
-            "tenants.b.namespaces[1]: x is of tenant a already",
+            "tenants.b.namespaces[1]: the namespace x already belongs to tenant a",
         ),
         (
             "tenants: {a: {namespaces: [x], exclusive: true}}",
-            "tenants.a.exclusive: of a tenant without a partition; write one beside it",
+            "tenants.a.exclusive: the tenant has no partition. Add a partition",
         ),
         ("tenants: {a: {namespaces: [x], partition: {numbers: []}}}", "tenants.a.partition.numbers"),
         ("tenants: {a: {namespaces: [x], partition: {gpus: [1]}}}", "tenants.a.partition"),
         (
             "tenants: {b: {namespaces: [x], exclusive: true, partition: {numbers: [1, 2]}}, "
             "a: {namespaces: [y], exclusive: true, partition: {numbers: [2, 3]}}}",
-            "tenants.b.partition: has GPUs that tenant a has to itself",
+            "tenants.b.partition: some of these GPUs are also in the partition of tenant a",
         ),
-        ("tenants: {a: {weight: 2}}", "tenants.a: has no namespaces; write namespaces or namespaceLabels"),
-        ("tenants: {other: {namespaces: [x]}}", "write another name, as team-other"),
-        ("tenants: {a: {namespaces: [x], cap: [{gpus: -1}]}}", "tenants.a.cap[0].gpus: '-1'; write a number from 0"),
-        ("tenants: {a: {namespaces: [x], cap: [{gpus: .inf}]}}", "write a number from 0"),
+        ("tenants: {a: {weight: 2}}", "tenants.a: the tenant has no namespaces. Write namespaces or namespaceLabels"),
+        ("tenants: {other: {namespaces: [x]}}", "Choose another name, for example team-other"),
+        (
+            "tenants: {a: {namespaces: [x], cap: [{gpus: -1}]}}",
+            "tenants.a.cap[0].gpus: '-1' is not allowed. Write a number from 0",
+        ),
+        ("tenants: {a: {namespaces: [x], cap: [{gpus: .inf}]}}", "Write a number from 0"),
         ("tenants: {a: {namespaces: [x], cap: []}}", "a list of caps, as [{gpus: 16}]"),
         ("tenants: {a: {namespaces: [x], cap: 16}}", "a list of caps, as [{gpus: 16}]"),
         ("tenants: {a: {namespaces: [x], cap: [{products: [A*]}]}}", "gpus"),
         ("tenants: {a: {namespaces: [x], cap: [{gpus: 1, products: []}]}}", "a list with one product or more"),
         (
             "tenants: {a: {namespaces: [x], cap: [{gpus: 1}, {gpus: 2, products: [A*]}, {gpus: 2}]}}",
-            "tenants.a.cap[2]: is of the same products as cap[0]; leave one of the two out",
+            "tenants.a.cap[2]: this cap has the same products as cap[0]. Remove one of the two",
         ),
         ("tenants: {a: {namespaces: [x], caps: [{gpus: 1}]}}", "did you mean cap?"),
         ("tenants: {a: {namespaceLabels: {}}}", "labels that the namespaces have"),
         ("tenants: {a: {namespaceLabels: {-x: y}}}", "label"),
         (
             "tenants: {a: {namespaceLabels: {t: x}}, b: {namespaceLabels: {t: x, u: y}}}",
-            "tenants.b.namespaceLabels: every namespace with these is of tenant a, which stands before it",
+            "tenants.b.namespaceLabels: all namespaces with these labels belong to tenant a, which comes first",
         ),
         ("network: {gbps: {cluster: 0}}", "above 0 to 100000"),
         ("queue: {halfLifeHours: 0}", "from 0.1 to 10000"),
         ("queue: {keepDays: 36}", "from 1 to 35"),
-        ("queue: {preemption: {unitsPerMinute: 0}}", "from 1 to 10000"),
+        ("queue: {preemption: {workloadsPerMinute: 0}}", "from 1 to 10000"),
         ("queue: {preemption: {minRun: 3}}", "minRunMinutes"),
-        ("queue: {preemption: {unpreemptableTenants: [x]}}", "'x' is no tenant; tenants names none"),
+        ("queue: {preemption: {unitsPerMinute: 3}}", "workloadsPerMinute"),
+        ("queue: {preemption: {unpreemptableTenants: [x]}}", "'x' is not a tenant. The file has no tenants"),
         (
             "tenants: {vision: {namespaces: [v]}}\nqueue: {preemption: {unpreemptableTenants: [vison]}}",
-            "queue.preemption.unpreemptableTenants[0]: 'vison' is no tenant; write one of vision",
+            "queue.preemption.unpreemptableTenants[0]: 'vison' is not a tenant (did you mean vision?). Write one of: "
+            "vision",
         ),
         ("queue: {aheadMinutes: .inf}", "from 0 to 10000"),
     ],
@@ -519,7 +624,11 @@ def test_exclusive_partitions_that_have_gpus_in_common_are_refused_as_far_as_the
             f"b: {{namespaces: [y], exclusive: true, partition: {{{second}}}}}}}"
         )
         if meet:
-            with pytest.raises(PoliciesError, match=r"tenants\.b\.partition: has GPUs that tenant a has to itself"):
+            with pytest.raises(
+                PoliciesError,
+                match=r"tenants\.b\.partition: some of these GPUs are also in the "
+                r"partition of tenant a",
+            ):
                 read(text.encode(), source="x")
         else:
             read(text.encode(), source="x")

@@ -36,7 +36,7 @@ def test_quantities_agree_with_the_official_client(number: Decimal, suffix: str)
 
 @pytest.mark.parametrize("text", ["", "four", "1 Gi", "1gi", "--1", "1e999", "٣", "1Kib", "9" * 5000, "1e999999"])
 def test_no_quantity(text: str) -> None:
-    with pytest.raises(WordError, match="write a number"):
+    with pytest.raises(WordError, match="Write a number"):
         quantity.whole(text)
 
 
@@ -59,15 +59,19 @@ def test_what_nccl_is_told_stands_in_a_configuration_only_where_somebody_says_it
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "GpuConfig"}, "write apiVersion: gpu.topology/v1alpha1, kind: ClaimConfig"),
+        ({"kind": "GpuConfig"}, "Write apiVersion: gpu.topology/v1alpha1, kind: ClaimConfig"),
         ({"apiVersion": "gpu.topology/v9"}, "is unknown"),
-        ({"sharing": {}}, "unknown field `sharing`; there are apiVersion, kind, order, keepEnv, nccl, mig$"),
-        ({"ncl": "off"}, r"\(did you mean nccl\?\)$"),
-        ({"mig": {"a": {"profile": "1g.10gb", "start": {}}}}, r"there are profile, starts \(did you mean starts\?\)$"),
-        ({"order": {"a": ["0"]}}, "write the devices' uuid attributes"),
-        ({"order": {"a": ["GPU 0"]}}, "write the devices' uuid attributes"),
+        ({"sharing": {}}, r"unknown field `sharing`. Known fields: apiVersion, kind, order, keepEnv, nccl, mig\.$"),
+        ({"ncl": "off"}, r"\(did you mean nccl\?\)\.$"),
+        (
+            {"mig": {"a": {"profile": "1g.10gb", "start": {}}}},
+            r"Known fields: profile, starts \(did you mean "
+            r"starts\?\)\.$",
+        ),
+        ({"order": {"a": ["0"]}}, "Write the uuid attributes of the devices"),
+        ({"order": {"a": ["GPU 0"]}}, "Write the uuid attributes of the devices"),
         ({"order": 3}, "order"),
-        ({"nccl": "on"}, "nccl: 'on'; write one of auto, file, env, near-nics, off"),
+        ({"nccl": "on"}, "nccl: 'on' is not allowed. Write one of: auto, file, env, near-nics, off"),
     ],
 )
 def test_config_refused(change: dict[str, Any], message: str) -> None:
@@ -193,5 +197,5 @@ def test_any_affinity_note_is_read_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["\ud800", "[" * 100_000, "9" * 300_000])
 def test_a_hostile_affinity_note_is_refused(text: str) -> None:
-    with pytest.raises(WordError, match="remove this annotation"):
+    with pytest.raises(WordError, match="Remove it"):
         affinity.read_note(text)

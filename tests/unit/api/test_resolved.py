@@ -126,7 +126,7 @@ def test_a_controller_that_is_older_refuses_what_it_would_read_past(
 ) -> None:
     note = {names.REQUEST: resolved.write(resolved.resolve(Annotations(word), {"main": 4}))}
     monkeypatch.setattr(resolved, "NEWEST", 3)
-    with pytest.raises(WordError, match="its version is 4; 2 to 3 are known"):
+    with pytest.raises(WordError, match="its version is 4, and this release reads 2 to 3"):
         resolved.read(note)
 
 
@@ -146,20 +146,24 @@ def test_how_long_gpus_may_be_idle_is_noted(text: str, seconds: int) -> None:
 @pytest.mark.parametrize(
     ("key", "text", "told"),
     [
-        (names.GANG, "Train", "'Train' is no name of a gang; write lower-case letters, digits and -"),
-        (names.GANG_SIZE, "0", "'0' is no count; write a whole number from 1 to 9999"),
+        (names.GANG, "Train", "'Train' is not the name of a gang. Write lower-case letters, digits and -"),
+        (names.GANG_SIZE, "0", "'0' is not a number of pods. Write a whole number from 1 to 9999"),
         (
             names.GANG_SIZE,
             "8-4",
-            "'8-4' is no count; write a whole number from 1 to 9999, or 4-8 where 4 pods of 8 may",
+            "'8-4' is not a number of pods. Write a whole number from 1 to 9999, or a range such as 4-8",
         ),
-        (names.NEAR, "preferred", "'preferred' is no level of the network; write one word, as leaf, and preferred"),
-        (names.NEAR, "leaf spine", "'leaf spine' is no level"),
-        (names.ON_MEMBER_LOSS, "stop", "'stop' is not allowed; write one of replace, restart"),
-        (names.MULTI_NODE_POLICY, "packed", "'packed' is no strategy; write one of best-fit, pack, spread, first-fit"),
-        (names.MAX_NODES, "two", "'two' is no count"),
-        (names.MIN_GPUS_PER_NODE, "33", "'33' is no count of GPUs"),
-        (names.MIN_NETWORK_BANDWIDTH, "100Gbit", "'100Gbit' is no bandwidth"),
+        (names.NEAR, "preferred", "'preferred' is not a network level. Write the level's name, for example leaf"),
+        (names.NEAR, "leaf spine", "'leaf spine' is not a network level"),
+        (names.ON_MEMBER_LOSS, "stop", "'stop' is not allowed. Write one of: replace, restart"),
+        (
+            names.MULTI_NODE_POLICY,
+            "packed",
+            "'packed' is not a strategy. Write one of: best-fit, pack, spread, first-fit",
+        ),
+        (names.MAX_NODES, "two", "'two' is not a count"),
+        (names.MIN_GPUS_PER_NODE, "33", "'33' is not a number of GPUs"),
+        (names.MIN_NETWORK_BANDWIDTH, "100Gbit", "'100Gbit' is not a bandwidth"),
     ],
 )
 def test_a_bad_word_of_a_gang_is_refused(key: str, text: str, told: str) -> None:
@@ -208,7 +212,7 @@ def test_a_gang_or_a_product_that_nobody_said_is_refused() -> None:
 )
 def test_parts_that_no_words_give_are_refused(request_: Request) -> None:
     noted = Resolved(containers=("main", "side"), request=request_)
-    with pytest.raises(WordError, match=r"was changed: it.*; create the pod anew"):
+    with pytest.raises(WordError, match=r"was changed: .* Delete the pod and create it again"):
         resolved.read({names.REQUEST: resolved.write(noted)})
 
 
@@ -221,12 +225,12 @@ def test_what_nccl_is_told_is_noted_where_the_author_says_it(words: dict[str, st
 
 def test_a_note_with_something_else_for_nccl_is_refused() -> None:
     note = resolved.write(GOOD).replace('"version":2', '"version":2,"nccl":"x\\n"')
-    with pytest.raises(WordError, match="it has something for NCCL that is none"):
+    with pytest.raises(WordError, match="its NCCL setting is not valid"):
         resolved.read({names.REQUEST: note})
 
 
 def test_a_missing_note_is_said() -> None:
-    with pytest.raises(WordError, match="missing; create the pod anew"):
+    with pytest.raises(WordError, match=r"missing\. Delete the pod and create it again"):
         resolved.read({})
 
 
@@ -247,20 +251,20 @@ def test_a_missing_note_is_said() -> None:
 )
 def test_a_request_that_no_words_give_is_refused(changes: dict[str, Any]) -> None:
     note = resolved.write(msgspec.structs.replace(GOOD, request=msgspec.structs.replace(GOOD.request, **changes)))
-    with pytest.raises(WordError, match=r"was changed: .*; create the pod anew"):
+    with pytest.raises(WordError, match=r"was changed: .* Delete the pod and create it again"):
         resolved.read({names.REQUEST: note})
 
 
 @pytest.mark.parametrize(
     ("containers", "counts", "message"),
     [
-        ((), (), "its containers are not"),
-        (("main",), (), "its containers are not"),
-        (("main", "main"), (2, 1), "its containers are not"),
-        (("main",), (2, 1), "its containers are not"),
-        (("main", "side"), (0, 3), "no number of GPUs"),
-        (("main", "side"), (-1, 4), "no number of GPUs"),
-        (("main",), (33,), "no number of GPUs"),
+        ((), (), "the containers in it are not"),
+        (("main",), (), "the containers in it are not"),
+        (("main", "main"), (2, 1), "the containers in it are not"),
+        (("main",), (2, 1), "the containers in it are not"),
+        (("main", "side"), (0, 3), "its number of GPUs"),
+        (("main", "side"), (-1, 4), "its number of GPUs"),
+        (("main",), (33,), "its number of GPUs"),
     ],
 )
 def test_counts_that_are_none_or_not_the_containers_are_refused(
@@ -277,7 +281,7 @@ LATER = f'{{"version":{resolved.NEWEST + 1}}}'
 
 @pytest.mark.parametrize("text", ["", "null", "[" * 100_000, "\ud800", "x" * 20_000, LATER, "1e999"])
 def test_a_hostile_note_is_refused(text: str) -> None:
-    with pytest.raises(WordError, match="create the pod anew"):
+    with pytest.raises(WordError, match="create it again"):
         resolved.read({names.REQUEST: text})
 
 

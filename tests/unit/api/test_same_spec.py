@@ -32,7 +32,7 @@ def test_alike(other: dict[str, Any]) -> None:
     "other",
     [
         spec("10G"),
-        spec("no quantity"),
+        spec("not a quantity"),
         spec(10),
         spec(count=2),
         spec(adminAccess=True),

@@ -42,8 +42,10 @@ def test_an_alert_tells_of_every_fault_of_gpus() -> None:
         return {kind for each in said for kind in each.split("|")}
 
     by_effect = {one: {kind for kind, what in KINDS.items() if what.effect == one} for one in ("NoSchedule", "None")}
-    assert told("GpuTopologyGpuIll") == by_effect["NoSchedule"] - {"held"}, "programs on it are no fault of a GPU's"
-    assert told("GpuTopologyGpuWarns") == by_effect["None"]
+    assert told("GpuTopologyGpuUnhealthy") == by_effect["NoSchedule"] - {"held"}, (
+        "programs on it are no fault of a GPU's"
+    )
+    assert told("GpuTopologyGpuWarning") == by_effect["None"]
 
 
 @pytest.mark.slow
@@ -70,17 +72,17 @@ def test_every_recording_rule_is_tested() -> None:
 
 
 def test_every_alert_has_a_runbook_and_no_runbook_is_left_over() -> None:
-    page = (REPO / "docs" / "alerts.md").read_text()
+    page = (REPO / "docs" / "runbooks" / "alerts.md").read_text()
     assert re.findall(r"(?m)^## (\w+)$", page) == list(ALERTS)
     for name, rule in ALERTS.items():
-        assert rule["annotations"]["runbook"] == f"docs/alerts.md#{name.lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/runbooks/alerts.md#{name.lower()}"
         (section,) = re.findall(rf"(?ms)^## {name}\n\n\*(\w+)\.\*", page)
         assert section == rule["labels"]["severity"]
 
 
 def test_the_states_and_causes_of_the_page_are_the_codes() -> None:
-    page = (REPO / "docs" / "monitoring.md").read_text()
-    for title, known in (("What becomes of GPUs", STATES), ("What keeps pods waiting", tuple(Cause))):
+    page = (REPO / "docs" / "tasks" / "monitoring.md").read_text()
+    for title, known in (("States of GPUs", STATES), ("Causes of waiting", tuple(Cause))):
         (section,) = re.findall(rf"(?ms)^## {title}\n(.*?)(?=^## |\Z)", page)
         assert tuple(re.findall(r"(?m)^\| `(\w+)` \|", section)) == known
 
@@ -128,7 +130,7 @@ def test_the_dashboard_opens_with_figures_and_the_rest_is_collapsed() -> None:
     stats = [panel["title"] for panel in panels if panel["type"] == "stat"]
     assert (first["collapsed"], stats) == (
         False,
-        ["GPUs", "Free", "With faults", "Waiting", "p95 of the wait", "Agents"],
+        ["GPUs", "Free", "With faults", "Waiting", "Oldest wait", "p95 of the wait", "Agents"],
     )
     rows = [panel for panel in panels if panel["type"] == "row"]
     assert [first, *(panel for panel in panels if panel["type"] == "stat"), *rows] == [first, *panels]
@@ -155,7 +157,7 @@ def test_runbooks_are_absolute_links_where_the_chart_knows_the_docs() -> None:
     made = objects(*ALL, "metrics.prometheusRule.runbookUrl=https://git.example.com/gpus/docs/")
     (rule,) = (found for (kind, _), found in made.items() if kind == "PrometheusRule")
     notes = [each["annotations"] for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each]
-    assert notes[0]["runbook_url"] == "https://git.example.com/gpus/docs/alerts.md#gputopologynoleader"
+    assert notes[0]["runbook_url"] == "https://git.example.com/gpus/docs/runbooks/alerts.md#gputopologynoleader"
     assert [each for each in notes if "runbook" in each or "runbook_url" not in each] == []
 
 

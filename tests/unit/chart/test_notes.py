@@ -39,6 +39,12 @@ def test_notes_say_what_the_values_change() -> None:
     assert "gpu.topology/translate" not in told
 
 
+def test_notes_say_how_to_see_whether_policies_are_in_force() -> None:
+    text = "See whether these are in force:\n\n    gputopo verify\n"
+    assert text in notes("policies.weights.nvlink=1")
+    assert text not in notes()
+
+
 def test_notes_say_what_an_uninstallation_does() -> None:
     told = notes()
     assert "It stops if pods have GPUs of the driver or wait for some" in told

@@ -54,4 +54,4 @@ def test_it_is_refused_for_gpus_that_another_driver_hands_out() -> None:
     settings = [word for setting in (*SETTINGS, *VARIANTS["addon"]) for word in ("--set", setting)]
     done = run("template", "gpu-topology", str(CHART), "--namespace", "gpu-topology", *settings)
     assert done.returncode != 0
-    assert "leave nvsentinel.annotatePods false" in done.stderr
+    assert "Set nvsentinel.annotatePods to false" in done.stderr

@@ -117,8 +117,8 @@ def test_values_of_a_chart_from_before_the_page_are_told_how(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("lacks", "said"),
     [
-        ("networkPolicy.pageFrom", "say in networkPolicy.pageFrom which pods"),
-        ("page.hosts", "say in page.hosts by which names"),
+        ("networkPolicy.pageFrom", "List the allowed pods or addresses in networkPolicy.pageFrom"),
+        ("page.hosts", "List the names by which the proxy calls the page in page.hosts"),
     ],
 )
 def test_an_open_page_says_who_may_come_and_by_which_name(lacks: str, said: str) -> None:

@@ -123,7 +123,8 @@ def test_the_viewer_may_read_what_the_command_line_reads_and_write_nothing() -> 
     cluster, own = rules("ClusterRole", "viewer"), rules("Role", "viewer")
     allowed = {(group, plural) for group, plural, _, _ in (*cluster, *own)}
     assert read_by_the_command_line() >= {("", "pods"), ("resource.k8s.io", "resourceslices"), ("", "configmaps")}
-    assert read_by_the_command_line() - allowed == set()
+    # Without the right on the webhook's Secret, verify says that it does not compare the caBundle with it.
+    assert read_by_the_command_line() - allowed == {("", "secrets")}
     assert {("", "persistentvolumeclaims"), ("batch", "jobs"), ("", "resourcequotas")} <= allowed
     assert {verb for _, _, _, verbs in (*cluster, *own) for verb in verbs} <= {"get", "list", "watch"}
     assert {plural for _, plural, _, _ in cluster}.isdisjoint({"secrets", "configmaps"})

@@ -192,9 +192,9 @@ def test_namespaces_that_the_webhook_leaves_out_bound_admission_and_not_the_acco
     ):
         policy = rendered["ValidatingAdmissionPolicy", f"gpu-topology-{name}"]["spec"]
         (message,) = [rule["message"] for rule in policy["validations"] if "kube-system" in rule["expression"]]
-        assert message.endswith("in kube-system, gpu-topology"), name
+        assert message.endswith("in the namespaces kube-system, gpu-topology."), name
     evictions = rendered["ValidatingAdmissionPolicy", "gpu-topology-evictions"]["spec"]["validations"]
-    assert evictions[0]["message"].endswith("in kube-system, gpu-topology, monitoring")
+    assert evictions[0]["message"].endswith("in the namespaces kube-system, gpu-topology, monitoring.")
 
 
 @pytest.mark.slow
@@ -550,7 +550,7 @@ def test_claims_of_parts_are_bounded_everywhere_and_say_their_amounts_where_the_
     assert (rule["operations"], rule["resources"]) == (["CREATE"], ["resourceclaims", "resourceclaimtemplates"])
     told = " ".join(validation["message"] for validation in policy["validations"])
     assert "at most 8 MIG slices" in told
-    assert ("write capacity.requests" in told) == (kubernetes >= "1.36")
+    assert ("Write capacity.requests" in told) == (kubernetes >= "1.36")
     assert not any("\n" in validation["message"] for validation in policy["validations"]), "the server refuses them"
     binding = rendered["ValidatingAdmissionPolicyBinding", "gpu-topology-parts"]["spec"]
     assert binding == {"policyName": "gpu-topology-parts", "validationActions": ["Deny"]}

@@ -106,4 +106,4 @@ def test_outside_of_a_pod_it_says_so() -> None:
         env={"PYTHONPATH": str(REPO)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "this is no pod" in done.stderr
+    assert "this process is not in a pod" in done.stderr

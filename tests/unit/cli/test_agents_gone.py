@@ -71,12 +71,12 @@ async def test_topo_shows_it_with_who_holds_its_gpus(cluster: GpuCluster, shell:
     shown = (await shell.run("topo --cluster")).stdout
     assert [line.split()[:3] for line in shown.splitlines() if line.startswith("n2")] == [["n2", "agent", "gone"]]
     section = (await shell.run("topo --cluster --detail")).stdout.partition("Node: n2")[2]
-    assert "agent gone: the node has no ResourceSlice of gpu.topology, and claims hold 2 of its devices" in section
+    assert "agent gone: the node has no ResourceSlice of gpu.topology, and claims have 2 of its devices" in section
     assert section.count("default/old, a claim without pod") == 2
     first, second = await shell.data("topo --cluster")
     assert (first["node"], "agent" in first) == ("n1", False)
     assert (second["node"], second["agent"], second["free"], second["machine"]) == ("n2", "gone", [], None)
-    assert [gpu["holders"][0]["claim"] for gpu in second["gpus"]] == ["old", "old"]
+    assert [gpu["used_by"][0]["claim"] for gpu in second["gpus"]] == ["old", "old"]
     assert {gpu["device"] for gpu in second["gpus"]} == {
         resource_slices.device_name(gpu.uuid) for gpu in cluster.machines["n2"].gpus[:2]
     }
@@ -101,12 +101,12 @@ async def test_topo_says_so_if_nodes_may_not_be_read(cluster: GpuCluster, shell:
     shell.api.fail(times=math.inf, path="/nodes$", status=403, reason="Forbidden")
     result = await shell.run("topo --cluster")
     assert result.exit_code == 0
-    assert "warning: claims hold GPUs of n2, which have no slices: agent gone, or node removed?" in result.stderr
+    assert "warning: claims have GPUs of n2, which have no slices: agent gone, or node removed?" in result.stderr
 
 
 async def test_free_says_so(cluster: GpuCluster, shell: CommandLine) -> None:
     assert (await shell.data("free"))["agents_gone"] == ["n2"]
-    assert "agent gone: n2; pods run on their GPUs" in (await shell.run("free")).stdout
+    assert "agent gone: n2. Pods use their GPUs" in (await shell.run("free")).stdout
 
 
 async def test_that_slices_may_not_be_read_is_no_false_alarm(cluster: GpuCluster) -> None:
@@ -146,7 +146,7 @@ VERIFY = pytest.mark.usefixtures("asked")
 async def _agents(shell: CommandLine, *arguments: str) -> list[tuple[str, str, str]]:
     result = await shell.run("verify", *arguments, "-o", "json")
     found = json.loads(result.stdout)["findings"]
-    return [(one["status"], one["said"], one["cure"]) for one in found if one["check"] == "agents"]
+    return [(one["status"], one["message"], one["cure"]) for one in found if one["check"] == "agents"]
 
 
 @VERIFY
@@ -192,18 +192,18 @@ async def test_verify_compares_with_what_the_daemonset_wants(cluster: GpuCluster
         found = json.loads((await shell.run("verify", "-o", "json")).stdout)["findings"]
         (said,) = [one for one in found if one["check"] == "node"]
         assert said["status"] == status
-    assert said["said"] == "1 of 2 pods that the DaemonSet wants is ready"
+    assert said["message"] == "1 of 2 pods that the DaemonSet wants is ready"
 
 
 @VERIFY
 async def test_verify_says_what_it_may_not_read(cluster: GpuCluster, shell: CommandLine) -> None:
     shell.api.fail(times=math.inf, path="/(resourceclaims|daemonsets)$", status=403, reason="Forbidden")
     found = json.loads((await shell.run("verify", "-o", "json")).stdout)["findings"]
-    said = [(one["status"], one["said"]) for one in found if "is not known: " in one["said"]]
+    said = [(one["status"], one["message"]) for one in found if "is not known: " in one["message"]]
     assert [status for status, _ in said] == ["WARN", "WARN"]
     assert "resourceclaims" in said[0][1]
     assert "daemonsets" in said[1][1]
-    assert ("WARN", "the version of the API server is not known") in [(one["status"], one["said"]) for one in found]
+    assert ("WARN", "the version of the API server is not known") in [(one["status"], one["message"]) for one in found]
 
 
 @VERIFY

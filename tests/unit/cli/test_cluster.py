@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 from dradriver.api.base import gang_barrier_device, names
 from dradriver.cli.main import main
 from dradriver.kube import client
-from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology import machine_codec, topo_m
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.commands import Terminal
@@ -80,7 +80,7 @@ async def test_the_table_has_a_row_for_each_node(two: Cluster) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     head, first, second, _, title = result.stdout.splitlines()
     assert [re.split("  +", line) for line in (head, first, second)] == [
-        ["NODE", "PRODUCT", "GPUS", "FREE", "UNHEALTHY", "LARGEST FREE LINKED SET", "HELD BY"],
+        ["NODE", "PRODUCT", "GPUS", "FREE", "UNHEALTHY", "LARGEST FREE LINKED SET", "USED BY"],
         [
             "node-9", "Tesla V100-SXM2-32GB", "8", "4", "4: GPU4 GPU5 GPU6 GPU7 (80 GB/s all-reduce)",
             "team-a/next, team-a/trainer",
@@ -90,13 +90,22 @@ async def test_the_table_has_a_row_for_each_node(two: Cluster) -> None:
             "8: GPU0 GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 GPU7 (476 GB/s all-reduce)",
         ],
     ]  # fmt: skip
-    assert title == "2 nodes, 16 GPUs, 12 free. --node NAME or --detail shows links, and who holds which GPU."
+    assert title == "2 nodes, 16 GPUs, 12 free. --node NAME or --detail shows the links, and which pods use which GPU."
+
+
+async def test_the_row_of_a_cordoned_node_says_so(two: Cluster) -> None:
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    two.api.put(NODES, {"metadata": {"name": "node-9"}, "spec": {"unschedulable": True}, "status": ready})
+    two.api.put(NODES, {"metadata": {"name": "node-10"}, "status": ready})
+    _, first, second, *_ = (await two.run()).stdout.splitlines()
+    assert re.split("  +", first)[2:5] == ["8", "0", "none (cordoned)"]
+    assert "cordoned" not in second
 
 
 async def test_in_detail_there_are_holders_and_matrices_of_all_nodes_or_of_those_that_are_named(two: Cluster) -> None:
     whole, one = await two.run("--detail"), await two.run("--node", "node-9")
     assert [result.stdout.count("Node: ") for result in (whole, one)] == [2, 1]
-    assert one.stdout.count("Held by:") == 1
+    assert one.stdout.count("Users of the GPUs:") == 1
 
 
 async def test_the_detail_shows_a_summary_and_each_nodes_holders_and_matrix(two: Cluster) -> None:
@@ -106,15 +115,15 @@ async def test_the_detail_shows_a_summary_and_each_nodes_holders_and_matrix(two:
     summary, holders = head.strip().split("\n\n")
     assert [line.split()[0] for line in summary.splitlines()] == ["NODE", "node-9", "node-10"]
     assert holders == (
-        "Holders:\n  HOLDER          GPUS\n  team-a/next     node-9 GPU1 GPU2\n  team-a/trainer  node-9 GPU0 GPU3"
+        "Users of GPUs:\n  PODS            GPUS\n  team-a/next     node-9 GPU1 GPU2\n  team-a/trainer  node-9 GPU0 GPU3"
     )
     assert (
         head.splitlines()[1].split()[-6:]
         == ["4:", *(f"GPU{i}" for i in (4, 5, 6, 7)), "(80", "GB/s", "all-reduce)"][-6:]
     )
-    assert first.startswith("node-9\n\nHeld by:\n  GPU   HOLDER                   CLAIM\n")
+    assert first.startswith("node-9\n\nUsers of the GPUs:\n  GPU   USED BY                  CLAIM\n")
     assert "  GPU0  team-a/trainer           gpus-1\n        ops/dcgm (adminAccess)   watch\n" in first
-    assert "  GPU1  promised to team-a/next  gpus-2\n" in first
+    assert "  GPU1  team-a/next (tentative)  gpus-2\n" in first
     assert "  GPU4  free\n" in first
     assert topo_m.read(first[first.index("\n      GPU0") :]).links == machine("node-9").links
     assert second.count("  free\n") == 8
@@ -131,13 +140,27 @@ async def test_json_and_yaml_are_one_document(two: Cluster) -> None:
     assert node["gpus"][1] == {
         "index": 1,
         "uuid": machine("node-9").gpus[1].uuid,
-        "state": "promised",
+        "state": "tentative",
         "blocked": "",
-        "holders": [
-            {"hold": "promised", "namespace": "team-a", "claim": "gpus-2", "pods": ["next"], "share": "", "part": ""},
-            {"hold": "admin", "namespace": "ops", "claim": "watch", "pods": ["dcgm"], "share": "", "part": ""},
+        "used_by": [
+            {
+                "allocation": "tentative",
+                "namespace": "team-a",
+                "claim": "gpus-2",
+                "pods": ["next"],
+                "share_id": "",
+                "fraction": "",
+            },
+            {
+                "allocation": "admin",
+                "namespace": "ops",
+                "claim": "watch",
+                "pods": ["dcgm"],
+                "share_id": "",
+                "fraction": "",
+            },
         ],
-    }
+    }  # fmt: skip
     assert machine_codec.decode(json.dumps(node["machine"])) == machine("node-9")
     assert node["machine"]["order"] == [0, 3, 1, 2, 4, 7, 5, 6]
     assert yaml.safe_load((await two.run("-o", "yaml")).stdout) == document
@@ -172,7 +195,7 @@ async def test_only_the_nodes_asked_for_are_shown(two: Cluster) -> None:
     assert result.stderr == "warning: node node-8: it has no slices of driver gpu.topology\n"
     result = await two.run("--node", "node-8")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.splitlines()[-1].endswith("nodes with slices of this driver: node-9, node-10")
+    assert result.stderr.splitlines()[-1].endswith("Nodes with slices of this driver: node-9, node-10")
 
 
 async def test_only_the_nodes_that_a_namespace_holds_gpus_of_are_shown(two: Cluster) -> None:
@@ -182,7 +205,7 @@ async def test_only_the_nodes_that_a_namespace_holds_gpus_of_are_shown(two: Clus
     assert len(json.loads((await two.run("-A", "-o", "json")).stdout)) == 2
     result = await two.run("-n", "team-b")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "no claim of namespace team-b holds a GPU" in result.stderr
+    assert "no claim of namespace team-b has a GPU" in result.stderr
 
 
 async def test_a_node_that_cannot_be_read_is_a_warning_beside_the_others(two: Cluster) -> None:
@@ -190,7 +213,7 @@ async def test_a_node_that_cannot_be_read_is_a_warning_beside_the_others(two: Cl
     result = await two.run("-o", "json")
     assert result.exit_code == 0
     assert len(json.loads(result.stdout)) == 2
-    assert result.stderr.startswith("warning: node node-1: annotation gpu.topology/machine: ")
+    assert result.stderr.startswith("warning: node node-1 is left out: annotation gpu.topology/machine: ")
     assert result.stderr.count("\n") == 1
     result = await two.run("--node", "node-1")
     assert result.exit_code == 1
@@ -218,7 +241,7 @@ def one_line(result: Result) -> str:
 
 async def test_a_cluster_without_slices_says_what_to_look_at(cluster: Cluster) -> None:
     said = one_line(await cluster.run())
-    assert f"{cluster.api.config.url}: no ResourceSlice of driver gpu.topology" in said
+    assert f"{cluster.api.config.url}: the cluster has no ResourceSlice of driver gpu.topology" in said
     assert "kubectl get pods -A -l app.kubernetes.io/component=node" in said
 
 
@@ -237,7 +260,11 @@ async def test_whoever_may_not_list_is_told_what_to_ask_for(two: Cluster, plural
 @pytest.mark.parametrize(
     ("status", "reason", "says"),
     [
-        (404, "NotFound", "does not serve resource.k8s.io/v1 resourceslices; Kubernetes 1.34 or newer does"),
+        (
+            404,
+            "NotFound",
+            "does not serve resource.k8s.io/v1 resourceslices. The driver needs Kubernetes 1.34 or newer.",
+        ),
         (500, "InternalError", "500 InternalError"),
     ],
 )
@@ -260,8 +287,8 @@ async def test_an_unreachable_server_is_named(cluster: Cluster) -> None:
     text = cluster.kubeconfig.read_text().replace(cluster.api.config.url, "http://127.0.0.1:1")
     cluster.kubeconfig.write_text(text)
     said = one_line(await cluster.run())
-    assert "http://127.0.0.1:1: no usable answer: " in said
-    assert "is the API server up, and is this the right context" in said
+    assert "http://127.0.0.1:1: the API server gave no usable answer: " in said
+    assert "Check that it runs, and that this is the right context" in said
 
 
 async def test_an_unknown_context_and_a_missing_kubeconfig_are_one_line(cluster: Cluster, tmp_path: Path) -> None:
@@ -288,7 +315,7 @@ async def test_an_unknown_context_and_a_missing_kubeconfig_are_one_line(cluster:
 def test_what_does_not_go_together_is_wrong_usage(arguments: list[str]) -> None:
     result = CliRunner().invoke(main, ["topo", *arguments])
     assert result.exit_code == 2
-    assert "--cluster" in result.stderr or "-n or -A" in result.stderr
+    assert "--cluster" in result.stderr or "-n and -A" in result.stderr
 
 
 async def test_colours_on_a_terminal_only(two: Cluster) -> None:

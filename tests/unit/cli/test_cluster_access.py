@@ -110,7 +110,7 @@ def test_an_unknown_context_is_told_the_known_ones(home: Path, monkeypatch: pyte
 
 
 def test_without_any_kubeconfig_it_is_the_pods_own_or_an_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"there is no ~/.kube/config; give --kubeconfig FILE"):
+    with pytest.raises(ConfigError, match=r"there is no ~/.kube/config\. Write --kubeconfig FILE"):
         access.server(None, None)
     monkeypatch.setenv("KUBECONFIG", str(home / "lost"))
     with pytest.raises(ConfigError, match=r"KUBECONFIG names .*lost, which is not there"):
@@ -164,7 +164,7 @@ def test_a_plugin_that_fails_is_named(home: Path, answer: object, status: int, s
 def test_a_plugin_that_is_not_installed_is_named_with_its_hint(home: Path) -> None:
     spec = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-login", "installHint": "brew it"}
     file = write(home / "config", "x", user={"exec": spec})
-    with pytest.raises(ConfigError, match=r"exec plugin no-such-login gave no credentials: .*; brew it$"):
+    with pytest.raises(ConfigError, match=r"exec plugin no-such-login gave no credentials: .*\. brew it$"):
         access.server(file, None)
     for broken in ({"command": "x"}, "x", ["x"]):
         file = write(home / "config", "x", user={"exec": broken})
@@ -182,7 +182,7 @@ def test_other_ways_to_log_in_are_refused(home: Path, kind: str) -> None:
 def test_an_entry_that_is_no_entry_is_named(home: Path) -> None:
     file = home / "config"
     file.write_text(yaml.safe_dump({"current-context": "x", "contexts": [{"name": "x", "context": "y"}]}))
-    with pytest.raises(ConfigError, match="contexts: x holds 'y'; it should hold fields"):
+    with pytest.raises(ConfigError, match=r"contexts: x holds 'y'\. Write fields there"):
         access.server(file, None)
     file.write_text(yaml.safe_dump({"current-context": "x", "contexts": 7}))
     with pytest.raises(ConfigError, match="contexts has no 'x', only none"):
@@ -191,7 +191,7 @@ def test_an_entry_that_is_no_entry_is_named(home: Path) -> None:
 
 def test_a_broken_address_is_named_before_a_plugin_runs(home: Path) -> None:
     file = write(home / "config", "x", user=plugin(home, credential(token="t")), server="https://[::1")
-    with pytest.raises(ConfigError, match=r"config: server: 'https://\[::1'; write http:// or https:// and a host"):
+    with pytest.raises(ConfigError, match=r"config: server: 'https://\[::1'\. Write http:// or https:// and a host"):
         access.server(file, None)
     assert not (home / "told.json").exists()
 

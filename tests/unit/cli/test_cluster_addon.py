@@ -37,7 +37,7 @@ def test_their_devices_and_claims_show_as_gpus_with_holders() -> None:
         [theirs("trainer", "gpu-1", "gpu-6"), promised("gpus-2", "node-a", [2, 3], pod="next")],
     )
     states = [view.state for view in node.gpus]
-    assert states == ["free", "allocated", "promised", "promised", "free", "free", "allocated", "free"]
+    assert states == ["free", "allocated", "tentative", "tentative", "free", "free", "allocated", "free"]
     assert [holder.who for holder in node.gpus[6].holders] == ["team-a/trainer"]
     assert [holder.who for holder in node.gpus[2].holders] == ["team-a/next"]
     assert node.machine == machine("node-a")
@@ -61,7 +61,7 @@ def test_a_gpu_that_they_do_not_list_is_blocked_and_one_in_instances_held_by_the
         nvidia.mig(gpus[1], 1, start=1),
     ]
     (node,) = shown([nvidia.slices("node-a", devices)], [theirs("small", "gpu-1-mig-1g10gb-19-1")])
-    assert (node.gpus[0].state, node.gpus[0].blocked) == ("blocked", "not in the node's slices")
+    assert (node.gpus[0].state, node.gpus[0].blocked) == ("unhealthy", "not in the node's slices")
     assert [holder.who for holder in node.gpus[1].holders] == ["team-a/small"]
 
 

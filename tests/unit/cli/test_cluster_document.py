@@ -69,12 +69,12 @@ def test_each_gpus_row_has_its_holder_in_the_holders_colour(nodes: list[NodeView
     assert [tip(a["GPU0"]), tip(b["GPU1"])] == ["team-a/p claim c1", "free; ops/dcgm (adminAccess) claim watch"]
     words = [one.words for one in texts(root)]
     assert words.count("team-a/p") == 3
-    assert words.count("promised to team-a/q") == 1
+    assert words.count("team-a/q (tentative)") == 1
     assert "free; ops/dcgm (adminAccess)" in words
     assert "tainted xid:NoSchedule" in words
     assert root.findtext(f"{SVG}title") == "2 nodes, 16 GPUs, 11 free, 1 unhealthy"
     assert [one.kind for one in boxes(root, "swatch")] == ["swatch s0", "swatch s1"]
-    assert words[-3:] == ["Holders", "team-a/p: a GPU0 GPU3; b GPU0", "team-a/q: a GPU1"]
+    assert words[-3:] == ["Users of GPUs", "team-a/p: a GPU0 GPU3; b GPU0", "team-a/q: a GPU1"]
 
 
 def test_all_of_it_can_be_read(nodes: list[NodeView]) -> None:
@@ -95,8 +95,8 @@ def test_many_holders_have_as_many_colours() -> None:
 
 def test_free_nodes_have_no_legend() -> None:
     free = seen([piece("a")])
-    assert "Holders" not in picture(free)
-    assert "Holders" not in page(free)
+    assert "Users of GPUs" not in picture(free)
+    assert "Users of GPUs" not in page(free)
 
 
 def test_holders_stand_in_natural_order() -> None:
@@ -119,10 +119,10 @@ def test_the_page_has_summary_holders_pictures_and_tables(nodes: list[NodeView])
         ["a", "Tesla V100-SXM2-32GB", "8", "5", "", "4: GPU4 GPU5 GPU6 GPU7 (80 GB/s all-reduce)"],
         ["b", "NVIDIA H100 80GB HBM3", "8", "6", "1", "6: GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 (360 GB/s all-reduce)"],
     ]
-    assert tables[1] == [["holder", "GPUs"], ["team-a/p", "a GPU0 GPU3; b GPU0"], ["team-a/q", "a GPU1"]]
+    assert tables[1] == [["pods", "GPUs"], ["team-a/p", "a GPU0 GPU3; b GPU0"], ["team-a/q", "a GPU1"]]
     gpu = machine("a").gpus[1]
-    assert tables[2][0] == ["GPU", "uuid", "bus id", "holder", "claim"]
-    assert ["GPU1", gpu.uuid, gpu.pci, "promised to team-a/q", "c2"] in tables[2]
+    assert tables[2][0] == ["GPU", "uuid", "bus id", "used by", "claim"]
+    assert ["GPU1", gpu.uuid, gpu.pci, "team-a/q (tentative)", "c2"] in tables[2]
     assert ["4", "1", "GPU4 GPU5 GPU6 GPU7", "25 GB/s", "20 GB/s"] in tables[3]
     assert not re.search(r"(src|href)=", text)  # nothing is fetched from elsewhere
     assert text.count("PHB  = Connection traversing") == 1

@@ -46,15 +46,24 @@ def test_each_gpu_has_its_holders_by_the_scheduler_or_by_promise() -> None:
     assert warnings == []
     gpus = nodes["a"].gpus
     assert gpus[0].holders == (Holder(namespace="team-a", claim="gpus-1", pods=("p2", "p10"), hold=Hold.ALLOCATED),)
-    assert gpus[2].holders == (Holder(namespace="team-a", claim="gpus-2", pods=("next",), hold=Hold.PROMISED),)
+    assert gpus[2].holders == (Holder(namespace="team-a", claim="gpus-2", pods=("next",), hold=Hold.TENTATIVE),)
     assert [holder.words for view in gpus for holder in view.holders] == [
         "team-a/p2, p10",
-        "promised to team-a/next",
-        "promised to team-a/next",
+        "team-a/next (tentative)",
+        "team-a/next (tentative)",
         "team-a/p2, p10",
         "team-a/idle, a claim without pod",
     ]
-    assert states(nodes["a"]) == ["allocated", "promised", "promised", "allocated", "allocated", "free", "free", "free"]
+    assert states(nodes["a"]) == [
+        "allocated",
+        "tentative",
+        "tentative",
+        "allocated",
+        "allocated",
+        "free",
+        "free",
+        "free",
+    ]
     assert nodes["a"].free == [5, 6, 7]
     assert nodes["a"].machine == machine("a")
 
@@ -91,9 +100,9 @@ def test_a_holder_of_a_part_says_which() -> None:
     assert warnings == []
     assert [holder.words for holder in nodes["a"].gpus[0].holders] == [
         "team-a/p (50%/8192Mi)",
-        "promised to team-a/next (25%/8192Mi)",
+        "team-a/next (tentative, 25%/8192Mi)",
     ]
-    assert [holder.words for holder in nodes["a"].gpus[1].holders] == ["promised to team-a/next (1g.10gb@6)"]
+    assert [holder.words for holder in nodes["a"].gpus[1].holders] == ["team-a/next (tentative, 1g.10gb@6)"]
 
 
 def test_a_set_that_is_promised_is_promised_to_all_who_own_its_claim() -> None:
@@ -116,7 +125,7 @@ def test_a_set_that_is_promised_is_promised_to_all_who_own_its_claim() -> None:
     claim["metadata"]["ownerReferences"].append(claim_builder.owner("sampler", "v"))
     nodes, warnings = shown([piece("a")], claim)
     assert warnings == []
-    assert [holder.words for holder in nodes["a"].gpus[1].holders] == ["promised to team-a/trainer, sampler"]
+    assert [holder.words for holder in nodes["a"].gpus[1].holders] == ["team-a/trainer, sampler (tentative)"]
 
 
 def test_a_slice_that_the_node_agent_placed_is_where_the_claims_status_says() -> None:
@@ -190,7 +199,7 @@ def test_a_gpu_that_is_tainted_or_not_listed_is_not_free() -> None:
     one["spec"]["devices"] = [d for d in devices.values() if d["name"] != gpus[2].uuid.lower()]
     nodes, _ = shown([one])
     assert [view.blocked for view in nodes["a"].gpus[:4]] == [
-        "tainted gpu.topology/xid:NoExecute",
+        "tainted gpu.topology/xid=79:NoExecute",
         "",
         "not in the node's slices",
         "",
@@ -205,13 +214,24 @@ def test_a_gpu_in_mig_mode_is_not_free() -> None:
     assert (nodes["a"].gpus[2].blocked, nodes["a"].free) == ("in MIG mode", [0, 1, 3, 4, 5, 6, 7])
 
 
-def test_a_holder_of_a_gpu_that_is_gone_is_a_warning() -> None:
+def test_a_gpu_that_is_gone_and_has_a_holder_is_lost() -> None:
     claim = allocated("gpus-1", "a", [0], pods=["p"])
     claim["status"]["allocation"]["devices"]["results"][0]["device"] = "gpu-gone"
     nodes, warnings = shown([piece("a"), piece("b")], claim)
-    assert warnings == ["node a: gpu-gone is not there, but held by claim team-a/gpus-1"]
+    assert warnings == []
     assert list(nodes) == ["a", "b"]
-    assert shown([piece("a"), piece("b")], claim, only=("b",))[1] == []
+    (lost,) = nodes["a"].lost
+    assert (lost.index, lost.uuid, [holder.who for holder in lost.holders]) == (None, "gpu-gone", ["team-a/p"])
+    assert (nodes["a"].unhealthy, nodes["b"].lost) == (1, ())
+
+
+def test_slices_of_a_gpu_that_is_gone_are_one_lost_gpu() -> None:
+    gpu = "gpu-f8570fa7-2128-9d54-5f95-5835eb6430cb"
+    claim = allocated("gpus-1", "a", [0, 1], pods=["p"])
+    for result, part in zip(claim["status"]["allocation"]["devices"]["results"], ("19-0", "14-4"), strict=True):
+        result["device"] = f"{gpu}-{part}"
+    nodes, _ = shown([piece("a")], claim)
+    assert [lost.uuid for lost in nodes["a"].lost] == [gpu]
 
 
 @pytest.mark.parametrize(
@@ -229,8 +249,8 @@ def test_a_node_that_cannot_be_read_is_said_and_hides_no_other(change: Any, says
     nodes, warnings = shown([bad, piece("good")])
     assert list(nodes) == ["good"]
     assert says in warnings[0]
-    assert all(warning.startswith("node bad: ") for warning in warnings)
-    assert warnings[-1].endswith("; it is left out")
+    assert all(warning.startswith(("node bad: ", "node bad is left out: ")) for warning in warnings)
+    assert warnings[-1].startswith("node bad is left out: ")
 
 
 def test_the_newest_complete_generation_counts() -> None:

@@ -21,7 +21,7 @@ _PACKAGE: Final = REPO / "dradriver" / "cli"
 _SOURCES: Final = (_PACKAGE / "verify.py", *sorted((_PACKAGE / "verifier").glob("*.py")))
 _CHART: Final = REPO / "helm" / "gpu-topology-dra"
 _OF_KUBECTL: Final = {"--field-selector"}
-_VERBS: Final = {"apply", "config", "create", "delete", "describe", "get", "label", "logs", "version"}
+_VERBS: Final = {"apply", "config", "create", "delete", "describe", "get", "label", "logs", "rollout", "version"}
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -83,7 +83,7 @@ def test_each_option_that_is_named_alone_is_one_of_verify(match: re.Match[str]) 
     assert match[0] in options(verify) | _OF_KUBECTL
 
 
-@pytest.mark.parametrize("match", found(r"docs/([\w-]+\.md)(#[\w-]+)?"))
+@pytest.mark.parametrize("match", found(r"docs/([\w/-]+\.md)(#[\w-]+)?"))
 def test_each_page_is_there(match: re.Match[str]) -> None:
     page = (REPO / "docs" / match[1]).read_text()
     headings = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"(?m)^#+ (.*)$", page)}
@@ -92,7 +92,7 @@ def test_each_page_is_there(match: re.Match[str]) -> None:
 
 @pytest.mark.parametrize("match", found(r"the check ([a-z-]+)"))
 def test_each_check_is_one_of_the_page(match: re.Match[str]) -> None:
-    assert f"`{match[1]}`" in (REPO / "docs" / "verify.md").read_text()
+    assert f"`{match[1]}`" in (REPO / "docs" / "tasks" / "verify.md").read_text()
 
 
 @pytest.mark.parametrize("match", found(r"(?:value|chart's) (\w+)\.([a-z][A-Za-z]+)\b"))

@@ -84,7 +84,7 @@ async def test_without_a_place_in_the_end_there_is_no_move(cluster: GpuCluster, 
     await place(cluster, "a", 5, "n1")
     await place(cluster, "b", 4, "n2")
     assert moves(await planned(shell)) == []
-    assert "no moves free a set of 8 GPUs; 2 pods and gangs may move" in (await shell.run("defrag")).stdout
+    assert "no moves free a set of 8 GPUs. 2 pods and gangs can move" in (await shell.run("defrag")).stdout
 
 
 @pytest.mark.parametrize(

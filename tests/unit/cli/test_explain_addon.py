@@ -32,9 +32,9 @@ async def test_a_pod_that_waits_is_told_who_holds_their_devices(cluster: AddOnCl
     assert found["reason"] == cluster.note("next", "reason")
     (room,) = found["free"]["best"]
     assert (found["free"]["gpus"], room["free"], room["largest"]) == (3, [5, 6, 7], 3)
-    (owner,) = found["helps"][0]["owners"]
+    (owner,) = found["would_help"][0]["owners"]
     assert (owner["claim"], owner["gpus"]) == ("theirs", [4])
-    assert (await shell.data("explain big"))["turn"]["position"] == 2
+    assert (await shell.data("explain big"))["queue"]["position"] == 2
 
 
 async def test_a_place_is_the_one_that_the_controller_gives(cluster: AddOnCluster, shell: CommandLine) -> None:
@@ -45,7 +45,7 @@ async def test_a_place_is_the_one_that_the_controller_gives(cluster: AddOnCluste
     await cluster.settle()
     assert cluster.gpus("next") == ("a", place["gpus"]) == ("a", [4, 5, 6, 7])
     found = await shell.data("explain next")
-    assert (found["state"], found["place"]) == ("promised", place)
+    assert (found["state"], found["place"]) == ("tentative", place)
     await run_all(cluster)
     found = await shell.data("explain next")
     assert (found["state"], found["node"], found["place"]) == ("placed", "a", place)
@@ -100,7 +100,7 @@ async def test_a_node_that_only_one_of_the_two_describes_is_none(cluster: AddOnC
     cluster.pod("next", 2)
     await cluster.settle()
     found = await shell.data("explain next")
-    assert found["reason"] == cluster.note("next", "reason") == "no node offers GPUs of this driver"
+    assert found["reason"] == cluster.note("next", "reason") == "No node offers GPUs of this driver."
     assert (await shell.data("free"))["nodes"] == 0
 
 
@@ -114,7 +114,9 @@ async def test_what_a_template_of_theirs_asks_for_is_explained(cluster: AddOnClu
     claims = [{"name": "own", "resourceClaimName": "gpus-next"}]
     cluster.pod("next", 1, wishes={"template": "own/t"}, resourceClaims=claims)
     cluster.put(RESOURCE_CLAIM_TEMPLATES, template("mig.nvidia.com"))
-    assert "class 'mig.nvidia.com' is none of gpu.nvidia.com" in (await shell.data("explain next"))["reason"]
+    assert (
+        "class 'mig.nvidia.com' is neither a GPU class (gpu.nvidia.com" in (await shell.data("explain next"))["reason"]
+    )
     cluster.put(RESOURCE_CLAIM_TEMPLATES, template(NVIDIA.device_class))
     found = await shell.data("explain next")
     assert len(found["place"]["gpus"]) == 4

@@ -34,5 +34,5 @@ async def test_a_place_is_the_one_that_the_controller_gives(cluster: AmdCluster,
     await run_all(cluster)
     found = await shell.data("explain more")
     assert (found["state"], found["reason"]) == ("waits", cluster.note("more", "reason"))
-    (owner,) = found["helps"][0]["owners"]
+    (owner,) = found["would_help"][0]["owners"]
     assert owner["claim"] == "theirs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -57,15 +58,15 @@ async def test_members_here_and_missing(cluster: GpuCluster, shell: CommandLine)
     gang(cluster, 3, there=2, near="leaf")
     await cluster.settle()
     found = await shell.data("explain train-1")
-    assert found["wish"] == "8 GPUs; in gang train of 3 pods, near leaf"
-    assert found["reason"] == found["said"] == "2 of 3 pods of its gang are there"
+    assert found["request_text"] == "8 GPUs; in gang train of 3 pods, near leaf"
+    assert found["reason"] == found["recorded_reason"] == "Waiting for more pods of the gang: 2 of 3 pods exist."
     whole = found["gang"]
     assert (whole["name"], whole["made_by"], whole["state"]) == ("train", "gang", "gathering")
-    assert (whole["here"], whole["least"], whole["most"]) == (2, 3, 3)
+    assert (whole["existing_pods"], whole["min_pods"], whole["max_pods"]) == (2, 3, 3)
     assert [(pod["pod"], pod["state"]) for pod in whole["pods"]] == [("train-0", "gated"), ("train-1", "gated")]
     said = (await shell.run("explain", "train-0")).stdout
     assert "train, named by its author" in said
-    assert "2 of 3 are there" in said
+    assert "2 of 3 exist" in said
 
 
 async def test_a_first_pod_that_is_not_needed_and_cannot_be_read_says_nothing_of_the_others(
@@ -84,7 +85,7 @@ async def test_a_first_pod_that_is_not_needed_and_cannot_be_read_says_nothing_of
     for name in ("train-1", "train-2"):
         cluster.pod(name, 8, wishes=words)
     found = await shell.data("explain train-1")
-    assert found["reason"].startswith("2 pods with 8 GPUs each: no")
+    assert found["reason"].startswith("Waiting for 2 pods with 8 GPUs each: ")
     assert found["gang"]["room"] == [{"level": "cluster", "pods": 1, "domain": ""}]
 
 
@@ -93,9 +94,9 @@ async def test_a_gang_of_a_range_may_start_before_all_are_there(cluster: GpuClus
         cluster.node(f"n{number}")
     gang(cluster, "2-4", there=3)
     found = await shell.data("explain train-1")
-    assert (found["gang"]["state"], found["gang"]["least"], found["gang"]["most"]) == ("waiting", 2, 4)
-    assert found["reason"] == "there are places for 3 pods of its gang now"
-    assert "3 of 4 are there, 2 are enough to start" in (await shell.run("explain", "train-1")).stdout
+    assert (found["gang"]["state"], found["gang"]["min_pods"], found["gang"]["max_pods"]) == ("waiting", 2, 4)
+    assert found["reason"] == "There are places for 3 pods of the gang now."
+    assert "3 of 4 exist, 2 are enough to start" in (await shell.run("explain", "train-1")).stdout
 
 
 async def test_a_pod_without_its_volume_that_is_not_needed_is_left_out(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -105,10 +106,13 @@ async def test_a_pod_without_its_volume_that_is_not_needed_is_left_out(cluster: 
     cluster.pod("train-9", 8, wishes={"gang": "train", "gang-size": "3"}, volumes=[volume])
     gang(cluster, 3, there=2)
     found = await shell.data("explain train-1")
-    assert found["reason"] == "waits for PersistentVolumeClaim 'absent', which is not there; create it in its namespace"
+    assert (
+        found["reason"]
+        == "Waiting for PersistentVolumeClaim 'absent', which does not exist. Create it in the pod's namespace."
+    )
     gang(cluster, 3, there=3)
     found = await shell.data("explain train-1")
-    assert found["reason"] == "there are places for 3 pods of its gang now"
+    assert found["reason"] == "There are places for 3 pods of the gang now."
 
 
 async def test_a_gang_of_which_nobody_knows_the_size(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -116,10 +120,10 @@ async def test_a_gang_of_which_nobody_knows_the_size(cluster: GpuCluster, shell:
     cluster.pod("train-0", 8, wishes={"gang": "train"})
     await cluster.settle()
     found = await shell.data("explain train-0")
-    assert found["reason"] == found["said"]
-    assert found["reason"].startswith("gpu.topology/gang-size is missing: ")
-    assert (found["gang"]["state"], found["gang"]["most"]) == ("unknown", None)
-    assert "1 pod is there, of how many is not known" in (await shell.run("explain", "train-0")).stdout
+    assert found["reason"] == found["recorded_reason"]
+    assert found["reason"].startswith("gpu.topology/gang-size is missing. ")
+    assert (found["gang"]["state"], found["gang"]["max_pods"]) == ("unknown", None)
+    assert "1 pod exists, the size of the gang is not known" in (await shell.run("explain", "train-0")).stdout
 
 
 async def test_the_size_is_read_from_what_made_the_pods(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -130,7 +134,7 @@ async def test_the_size_is_read_from_what_made_the_pods(cluster: GpuCluster, she
     cluster.put(PODS, pod)
     reason = (await shell.data("explain train-0"))["reason"]
     assert "Job train" in reason
-    assert "write how many pods the gang has as gpu.topology/gang-size" in reason
+    assert "rite the size of the gang as gpu.topology/gang-size" in reason
     shell.api.optional = {JOBS}
     job = {"metadata": {"name": "train", "namespace": "default", "uid": "job"}}
     cluster.put(JOBS, job | {"spec": {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}})
@@ -138,7 +142,7 @@ async def test_the_size_is_read_from_what_made_the_pods(cluster: GpuCluster, she
     pod["metadata"]["ownerReferences"][0]["uid"] = uid["metadata"]["uid"]
     cluster.put(PODS, pod)
     found = await shell.data("explain train-0")
-    assert found["reason"] == "1 of 4 pods of its gang are there"
+    assert found["reason"] == "Waiting for more pods of the gang: 1 of 4 pods exist."
     assert (found["gang"]["name"], found["gang"]["made_by"]) == ("train", "Job")
     job["metadata"]["uid"] = uid["metadata"]["uid"]
     cluster.put(JOBS, job | {"spec": {"parallelism": 1, "completions": 4}})
@@ -151,8 +155,8 @@ async def test_a_pod_that_asks_for_a_gang_and_is_in_none(cluster: GpuCluster, sh
     cluster.pod("train-0", 8, wishes={"gang": "auto"})
     await cluster.settle()
     found = await shell.data("explain train-0")
-    assert found["reason"] == found["said"]
-    assert "nothing says which pods belong together" in found["reason"]
+    assert found["reason"] == found["recorded_reason"]
+    assert "It is not known which pods belong to the gang" in found["reason"]
     assert found["gang"] is None
 
 
@@ -165,17 +169,21 @@ async def test_what_would_help_the_whole_gang_does(cluster: GpuCluster, shell: C
     gang(cluster, 3, there=3)
     await cluster.settle()
     found = await shell.data("explain train-1")
-    assert found["reason"] == "3 pods with 8 GPUs each: no; eligible nodes have no place for all of them at once"
-    assert found["nearest"] == "2 of them would find a place in the whole cluster"
+    assert (
+        found["reason"] == "Waiting for 3 pods with 8 GPUs each: eligible nodes have no place for all of them at once."
+    )
+    assert found["nearest"] == "The whole cluster has room for 2 of them."
     assert cluster.note("train-1", "reason") == found["reason"]
     assert [(one["level"], one["pods"]) for one in found["gang"]["room"]] == [("leaf", 2), ("cluster", 2)]
-    ways = [[(one["node"], one["owners"][0]["pods"]) for one in way] for way in found["gang"]["helps"]]
+    ways = [[(one["node"], one["owners"][0]["pods"]) for one in way] for way in found["gang"]["would_help"]]
     assert sorted(pods for ((_, pods),) in ways) == [["big"], ["notebook"]]
     assert ways[0][0][1] == ["notebook"], "the fewest GPUs first"
-    assert "What would help the gang" in (await shell.run("explain", "train-1")).stdout
+    shown = (await shell.run("explain", "train-1")).stdout
+    assert "One of these ways is enough. All rows of a way have to end." in shown
+    assert re.findall(r"^(\d of \d)  n\d ", shown, re.MULTILINE) == ["1 of 2", "2 of 2"]
     end(cluster, "notebook", "team-b")
     found = await shell.data("explain train-1")
-    assert found["reason"] == "there are places for 3 pods of its gang now"
+    assert found["reason"] == "There are places for 3 pods of the gang now."
     await cluster.settle()
     assert cluster.claim("train-1") is not None
 
@@ -189,11 +197,24 @@ async def test_where_no_single_end_is_enough_all_that_have_to_end_are_named(
     gang(cluster, 2, there=2)
     await cluster.settle()
     found = await shell.data("explain train-0")
-    (way,) = found["gang"]["helps"]
+    (way,) = found["gang"]["would_help"]
     assert [owner["claim"] for one in way for owner in one["owners"]] == ["old-0", "old-1"]
+    shown = (await shell.run("explain", "train-0")).stdout
+    assert re.findall(r"^(\d of \d)  n\d ", shown, re.MULTILINE) == ["1 of 1", "1 of 1"]
+    assert "One of these ways" not in shown
     cluster.node("n2", unschedulable=True)
     gang(cluster, 4, there=4)
-    assert (await shell.data("explain train-0"))["gang"]["helps"] == [], "the ends of all would not be enough"
+    assert (await shell.data("explain train-0"))["gang"]["would_help"] == [], "the ends of all would not be enough"
+
+
+async def test_a_pod_of_a_gang_has_no_better_set_of_its_own(cluster: GpuCluster, shell: CommandLine) -> None:
+    for number in range(2):
+        cluster.node(f"n{number}")
+    gang(cluster, 2, there=2)
+    await run_all(cluster)
+    cluster.node("n2", "dgx-h100")
+    found = await shell.data("explain train-0")
+    assert (found["better_sets"], found["better_set_free"]) == ([], None)
 
 
 async def test_another_gang_ends_as_a_whole(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -204,7 +225,7 @@ async def test_another_gang_ends_as_a_whole(cluster: GpuCluster, shell: CommandL
     await run_all(cluster)
     cluster.pod("train-0", 8, wishes={"gang": "train", "gang-size": "1"})
     await cluster.settle()
-    (way,) = (await shell.data("explain train-0"))["gang"]["helps"]
+    (way,) = (await shell.data("explain train-0"))["gang"]["would_help"]
     assert sorted(one["owners"][0]["pods"][0] for one in way) == ["other-0", "other-1"]
 
 
@@ -227,7 +248,7 @@ async def test_a_gang_that_the_scheduler_refused_is_told_so_beside_its_places(
         cluster.remove(RESOURCE_CLAIMS, f"gpus-{name}", "default")
     cluster.deliver()
     assert (await shell.data("explain train-1"))["reason"] == (
-        "pod train-0: the scheduler finds no room on its nodes: x; there are places for 2 pods of its gang now"
+        "The scheduler finds no room for pod train-0 on its nodes: x. There are places for 2 pods of the gang now."
     )
 
 
@@ -239,25 +260,25 @@ async def test_how_far_a_gang_is(cluster: GpuCluster, shell: CommandLine) -> Non
     await cluster.settle()
     found = await shell.data("explain train-1")
     whole = found["gang"]
-    assert (whole["state"], whole["reach"], whole["nodes"]) == ("lifted", "leaf", ["n0", "n1"])
+    assert (whole["state"], whole["network_level"], whole["nodes"]) == ("ungated", "leaf", ["n0", "n1"])
     assert would["gang"] == whole | {
         "state": "waiting",
         "pods": [one | {"state": "gated"} for one in whole["pods"]],
     }, "what was foretold is what it got"
     assert (would["place"], whole["rank_hint"]) == (found["place"], 1)
-    assert found["reason"].startswith("0 of 2 pods of its gang have their places")
+    assert found["reason"].startswith("0 of 2 pods of the gang have a place")
     seat(cluster, "train-0")
     found = await shell.data("explain train-1")
-    assert (found["gang"]["state"], found["gang"]["seated"]) == ("lifted", 1)
-    assert found["reason"].startswith("1 of 2 pods of its gang have their places")
+    assert (found["gang"]["state"], found["gang"]["allocated_pods"]) == ("ungated", 1)
+    assert found["reason"].startswith("1 of 2 pods of the gang have a place")
     said = (await shell.run("explain", "train-1")).stdout
-    assert "lifted: 1 of 2 have their places, 0 are bound" in said
+    assert "ungated: 1 of 2 are allocated, 0 are bound" in said
     assert "2 nodes of one leaf" in said
     seat(cluster, "train-1")
     found = await shell.data("explain train-1")
-    assert (found["gang"]["state"], found["gang"]["seated"]) == ("seated", 2)
-    assert found["reason"] == "all pods of its gang have their places; the controller is about to let them be bound"
-    assert [pod["state"] for pod in found["gang"]["pods"]] == ["seated"] * len(pods)
+    assert (found["gang"]["state"], found["gang"]["allocated_pods"]) == ("allocated", 2)
+    assert found["reason"] == "All pods of the gang have a place. The controller is about to let them be bound."
+    assert [pod["state"] for pod in found["gang"]["pods"]] == ["allocated"] * len(pods)
 
 
 async def test_a_gang_that_runs_and_one_who_comes_later(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -266,7 +287,7 @@ async def test_a_gang_that_runs_and_one_who_comes_later(cluster: GpuCluster, she
     gang(cluster, 2, there=2)
     await run_all(cluster)
     found = await shell.data("explain train-0")
-    assert (found["state"], found["gang"]["state"], found["gang"]["bound"]) == ("placed", "started", 2)
+    assert (found["state"], found["gang"]["state"], found["gang"]["bound_pods"]) == ("placed", "started", 2)
     cluster.remove(PODS, "train-1", "default")
     cluster.collect()
     await cluster.settle()
@@ -274,7 +295,7 @@ async def test_a_gang_that_runs_and_one_who_comes_later(cluster: GpuCluster, she
     found = await shell.data("explain train-1b")
     lost = next(node for node in ("n0", "n1", "n2", "n3") if node not in found["gang"]["nodes"])
     assert lost
-    assert found["reason"] == f"there is a place for it on {found['place']['node']} now"
+    assert found["reason"] == f"There is a place for the pod on {found['place']['node']} now."
     await cluster.settle()
     assert cluster.gpus("train-1b")[0] == found["place"]["node"]
 
@@ -301,7 +322,7 @@ async def test_one_who_comes_later_to_a_gang_of_two_templates(cluster: GpuCluste
     await cluster.settle()
     cluster.remove(RESOURCE_CLAIM_TEMPLATES, "t0", "default")
     member(1)
-    assert (await shell.data("explain train-1"))["reason"] == "there is a place for it on n0 now"
+    assert (await shell.data("explain train-1"))["reason"] == "There is a place for the pod on n0 now."
     await cluster.settle()
     assert len(cluster.gpus("train-1")[1]) == 2
 
@@ -312,11 +333,11 @@ async def test_a_gang_has_one_turn(cluster: GpuCluster, shell: CommandLine) -> N
     gang(cluster, 2, there=2)
     cluster.pod("next", 4)
     await cluster.settle()
-    assert (await shell.data("explain next"))["turn"] == {
+    assert (await shell.data("explain next"))["queue"] == {
         "position": 2, "waiting": 2, "alike": 0, "before": ["default/gang/train"],
-            "tenant": "", "priority": 0, "share": None, "reserved": "",
+            "tenant": "", "priority": 0, "fair_share_use": None, "reserved": "",
     }  # fmt: skip
-    assert (await shell.data("explain train-1"))["turn"]["position"] == 1
+    assert (await shell.data("explain train-1"))["queue"]["position"] == 1
 
 
 async def test_nodes_that_are_left_out_say_why(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -325,7 +346,7 @@ async def test_nodes_that_are_left_out_say_why(cluster: GpuCluster, shell: Comma
     gang(cluster, 2, there=2)
     await cluster.settle()
     found = await shell.data("explain train-0")
-    assert {one["node"]: one["causes"] for one in found["helps"]} == {"closed": ["unschedulable"]}
+    assert {one["node"]: one["causes"] for one in found["would_help"]} == {"closed": ["cordoned"]}
 
 
 async def test_who_may_not_read_what_made_the_pods_is_told_that_it_is_his_own_right(
@@ -338,7 +359,7 @@ async def test_who_may_not_read_what_made_the_pods_is_told_that_it_is_his_own_ri
     shell.api.optional = {JOBS}
     shell.api.fail(path="/jobs/train", status=403, reason="Forbidden", message="no", times=math.inf)
     assert (await shell.data("explain train-0"))["reason"] == (
-        "you may not read 'Job train', which says how many pods the gang has; ask for the verb get on jobs.batch"
+        "you may not read 'Job train', which says how many pods the gang has. Ask for the verb get on jobs.batch."
     )
 
 
@@ -354,7 +375,7 @@ async def test_pods_of_a_pod_group_without_gpus_are_counted(cluster: GpuCluster,
     launcher = {"schedulingGroup": {"podGroupName": "train"}, "containers": [{"name": "main"}]}
     cluster.put(PODS, {"metadata": {"name": "launcher", "namespace": "default"}, "spec": launcher})
     found = await shell.data("explain train-0")
-    assert found["reason"] == "1 of 2 pods of its gang are there, beside 1 that need no GPUs"
+    assert found["reason"] == "Waiting for more pods of the gang: 1 of 2 pods exist, and 1 need no GPUs."
 
 
 async def test_a_lost_pods_place_is_explained_as_that_of_the_pod_that_replaces_it(
@@ -401,8 +422,8 @@ async def test_gangs_before_it_that_ask_for_the_same_are_counted(cluster: GpuClu
     waits("second", 2)
     waits("third", 2, 8, **{"on-member-loss": "restart"})
     await cluster.settle()
-    alike = {name: (await shell.data(f"explain {name}-1"))["turn"]["alike"] for name in ("first", "second", "third")}
+    alike = {name: (await shell.data(f"explain {name}-1"))["queue"]["alike"] for name in ("first", "second", "third")}
     assert alike == {"first": 0, "second": 1, "third": 2}
-    assert (await shell.data("explain near-0"))["turn"]["alike"] == 0
+    assert (await shell.data("explain near-0"))["queue"]["alike"] == 0
     said = (await shell.run("explain", "third-0")).stdout
-    assert "position 7 of 7 pods and gangs that wait, the oldest first; 2 before it ask for the same" in said
+    assert "position 7 of 7 waiting pods and gangs now, by age; 2 before it request the same" in said

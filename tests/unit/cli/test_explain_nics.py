@@ -33,25 +33,30 @@ async def test_a_pod_that_waits_for_nics_is_told_where_how_many_are_left(
     found = await shell.data("explain next")
     assert found["state"] == "waits"
     assert found["reason"] == cluster.note("next", "reason")
-    assert found["reason"].startswith("2 NICs of class dranet.net: no; no eligible node has so many free ones near")
-    assert found["nearest"] == (
-        "b: 2 of 2 NICs free, 2 of them as asked for, for no GPU; "
-        "a: 1 of 5 NICs free, 1 of them as asked for, one each for GPU 4"
+    assert found["reason"].startswith(
+        "Waiting for 2 NICs of class dranet.net: no eligible node has enough free NICs near"
     )
-    assert found["helps"] == []
+    assert found["nearest"] == (
+        "b: 2 of 2 NICs free, 2 of them match the request, for no GPU. "
+        "a: 1 of 5 NICs free, 1 of them match the request, one each for GPU 4."
+    )
+    assert found["would_help"] == []
 
 
 async def test_the_place_that_it_would_get_is_the_controllers(cluster: GpuCluster, shell: CommandLine) -> None:
     pod(cluster, "first", near_nic="required")
     found = await shell.data("explain first")
-    assert found["reason"].startswith("there is a place for it on a now")
+    assert found["reason"].startswith("There is a place for the pod on a now")
     await run(cluster)
     assert cluster.gpus("first")[0] == "a"
 
 
 @pytest.mark.parametrize(
     ("pods", "says"),
-    [("xy", "there are places for 2 pods"), ("xyz", "; a pod wants 2 NICs of class dranet.net near its GPUs")],
+    [
+        ("xy", "There are places for 2 pods"),
+        ("xyz", " Each pod also requests 2 NICs of class dranet.net near its GPUs."),
+    ],
 )
 async def test_of_a_gang_the_same_is_said(cluster: GpuCluster, shell: CommandLine, pods: str, says: str) -> None:
     gang(cluster, *pods, near_nic="required")

@@ -19,4 +19,4 @@ async def test_whom_it_waits_for_is_said(cluster: Contested, shell: CommandLine)
     cluster.pod("me", 8, priority=10)
     await cluster.settle()
     found = await shell.data("explain me")
-    assert "preempts default/low (priority 0), which ends by" in found["reason"]
+    assert "preemption of default/low (priority 0), which ends by" in found["reason"]

@@ -37,7 +37,7 @@ async def test_it_says_of_pod_affinity_what_the_controller_says(cluster: GpuClus
     for affinity in (near(), near(namespaceSelector={})):
         cluster.pod("p", 4, affinity=affinity)
         foreign(cluster, "db", "cpu-only", {"app": "db"})
-        assert (await shell.data("explain p"))["reason"] == "there is a place for it on n2 now"
+        assert (await shell.data("explain p"))["reason"] == "There is a place for the pod on n2 now."
 
 
 async def test_it_says_of_host_ports_what_the_controller_says(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -48,7 +48,7 @@ async def test_it_says_of_host_ports_what_the_controller_says(cluster: GpuCluste
     pod = cluster.admitted("p", 4)
     pod["spec"]["containers"][0]["ports"] = [port]
     cluster.put(PODS, pod)
-    assert (await shell.data("explain p"))["reason"] == "there is a place for it on n2 now"
+    assert (await shell.data("explain p"))["reason"] == "There is a place for the pod on n2 now."
     foreign(cluster, "agent-2", "n2", ports=[port])
     await cluster.settle()
     assert (await shell.data("explain p"))["reason"] == cluster.note("p", "reason")
@@ -90,7 +90,7 @@ async def test_it_names_the_causes_on_nodes_without_free_gpus(
     await cluster.settle()
     reason = cluster.note("p-0", "reason")
     assert reason is not None
-    assert reason.endswith("a host port of the pod is in use, too little cpu")
+    assert reason.endswith("a host port of the pod is in use, too little cpu.")
     assert (await shell.data("explain p-0"))["reason"] == reason
     lists = [request for request in shell.api.requests if request.path.endswith("/pods")]
     assert len(lists) <= 2 + nodes % 20, "the pods of many nodes are read at once"
@@ -111,6 +111,6 @@ async def test_free_gpus_that_a_rule_keeps_away_are_shown_with_the_rule(
         pod["spec"]["containers"][0]["ports"] = [port]
         cluster.put(PODS, pod)
     answer = await shell.data("explain p-0")
-    causes = {one["node"]: one["causes"] for one in answer["helps"] if one["causes"]}
+    causes = {one["node"]: one["causes"] for one in answer["would_help"] if one["causes"]}
     assert causes == {"n1": ["a host port of the pod is in use"]}
     assert answer["free"]["eligible"] == 1

@@ -85,28 +85,28 @@ async def test_a_static_pod_is_told_how_far_its_claim_is(cluster: GpuCluster, sh
 
     async def told() -> tuple[str, bool, str, bool]:
         found = await shell.data("explain next")
-        assert (found["state"], found["wish"], found["lacks"]) == ("static", "4 GPUs with nvlink", [])
+        assert (found["state"], found["request_text"], found["missing"]) == ("static", "4 GPUs with nvlink", [])
         static = found["static"]
         assert static["template"] == template
-        return found["reason"], static["there"], static["claim"], static["allocated"]
+        return found["reason"], static["exists"], static["claim"], static["allocated"]
 
     reason, *rest = await told()
-    assert f"the controller has yet to make ResourceClaimTemplate {template}" in reason
+    assert f"The controller has not created ResourceClaimTemplate {template} yet." in reason
     assert rest == [False, "", False]
     make_template(cluster, pod)
     assert await told() == (
-        f"Kubernetes has yet to make its claim by ResourceClaimTemplate {template}",
+        f"Kubernetes has not created the claim from ResourceClaimTemplate {template} yet.",
         True,
         "",
         False,
     )
     make_claim(cluster, pod)
-    assert await told() == ("the scheduler has yet to bind it", True, "next-gpus", False)
+    assert await told() == ("The scheduler has not bound it yet.", True, "next-gpus", False)
     refuse(cluster)
-    assert await told() == (f"the scheduler finds no room for it: {REFUSED}", True, "next-gpus", False)
+    assert await told() == (f"The scheduler finds no room for it: {REFUSED}", True, "next-gpus", False)
     allocate(cluster, [1, 2, 3, 7])
     assert await told() == (
-        f"its claim has its devices; the scheduler finds no room for it: {REFUSED}",
+        f"The claim of the pod is allocated. The scheduler finds no room for it: {REFUSED}",
         True,
         "next-gpus",
         True,
@@ -146,7 +146,7 @@ async def test_a_static_pod_that_is_bound_is_told_what_the_scheduler_gave_it(
     assert (place["node"], place["gpus"], place["level"]) == ("n1", indices, level)
     assert place["uuids"] == [cluster.machines["n1"].gpus[index].uuid for index in indices]
     assert score is None or place["score"] == score
-    assert [(one["about"], one["message"]) for one in found["happened"]] == [("pod", ""), ("claim", "")]
+    assert [(one["about"], one["message"]) for one in found["events"]] == [("pod", ""), ("claim", "")]
 
 
 async def test_a_share_of_a_static_pod_is_a_part(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -158,7 +158,7 @@ async def test_a_share_of_a_static_pod_is_a_part(cluster: GpuCluster, shell: Com
     allocate(cluster, [3], consumedCapacity={"cores": "25", "memory": "8Gi"})
     bind(cluster)
     place = (await shell.data("explain next"))["place"]
-    assert (place["gpus"], place["parts"], place["score"]) == ([3], ["25%/8192Mi"], None)
+    assert (place["gpus"], place["fractions"], place["score"]) == ([3], ["25%/8192Mi"], None)
 
 
 async def test_what_may_not_be_read_is_not_guessed(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -184,7 +184,10 @@ async def test_a_template_that_nobody_makes_is_no_matter_of_patience(cluster: Gp
     pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = "gpus-of-somebody"
     cluster.put(PODS, pod)
     told = (await shell.data("explain next"))["reason"]
-    assert told == "ResourceClaimTemplate gpus-of-somebody is not the one of its annotations; create the pod anew"
+    assert (
+        told
+        == "ResourceClaimTemplate gpus-of-somebody does not match the annotations of the pod. Create the pod again."
+    )
 
 
 async def test_static_pods_are_listed_among_those_that_wait(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -197,7 +200,7 @@ async def test_static_pods_are_listed_among_those_that_wait(cluster: GpuCluster,
     refuse(cluster, "other")
     cluster.pod("ours", 2)
     await cluster.settle()
-    found = {one["pod"]: (one["state"], one["refused"]) for one in await shell.data("explain", "-A")}
+    found = {one["pod"]: (one["state"], one["scheduler_message"]) for one in await shell.data("explain", "-A")}
     assert found == {"next": ("static", ""), "other": ("static", REFUSED), "ours": ("waits", "")}
     said = (await shell.run("explain", "-A")).stdout
     assert "static: left to the scheduler\n" in said
@@ -212,7 +215,7 @@ async def test_a_pod_that_was_handed_over_is_told_what_is_free_and_what_it_got(
     cluster.pod("next", 4, wishes={"policy": "nvlink", "when-full": "hand-over"})
     await cluster.settle()
     found = await shell.data("explain next")
-    assert "handed over to the scheduler, and nothing is promised to it" in found["reason"]
+    assert "handed over to the scheduler, without a placement" in found["reason"]
     assert (found["free"]["gpus"], found["place"]) == (2, None)
     cluster.remove(RESOURCE_CLAIMS, "old", "default")
     allocate(cluster, [4, 5, 6, 7], "gpus-next")
@@ -232,10 +235,10 @@ async def test_what_a_pod_has_is_said_though_its_template_is_gone(cluster: GpuCl
     cluster.pod("next", 1, wishes={"policy": "nvlink", "template": "g/quad"}, resourceClaims=claims)
     await cluster.settle()
     cluster.remove(RESOURCE_CLAIM_TEMPLATES, "quad", "default")
-    for state in ("promised", "placed"):
+    for state in ("tentative", "placed"):
         found = await shell.data("explain next")
         assert (found["state"], len(found["place"]["gpus"])) == (state, 4)
-        assert "is not there" not in found["reason"]
+        assert "does not exist" not in found["reason"]
         cluster.schedule()
 
 
@@ -246,6 +249,6 @@ async def test_what_a_static_pod_takes_of_its_node_counts_once(cluster: GpuClust
     cluster.put(PODS, pod)
     bind(cluster, "other")
     cluster.pod("next", 2, requests={"cpu": "4"})
-    assert (await shell.data("explain next"))["reason"] == "there is a place for it on n1 now"
+    assert (await shell.data("explain next"))["reason"] == "There is a place for the pod on n1 now."
     cluster.pod("more", 2, requests={"cpu": "5"})
     assert "too little cpu" in (await shell.data("explain more"))["reason"]

@@ -56,7 +56,8 @@ def test_a_link_to_a_switch_is_missed_by_its_gpu_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_broken_adds_up_and_is_mended_one_by_one_or_all(tmp_path: Path) -> None:
-    fault(tmp_path, "fail", "--node", NODE, "gpu-1", "--xid", "79")
+    said = fault(tmp_path, "fail", "--node", NODE, "gpu-1", "--xid", "79").stdout
+    assert said == f"Broken GPUs of node {NODE}: gpu-1. The node agent reads this within ten seconds.\n"
     fault(tmp_path, "fail", "--node", NODE, "gpu-1", "--fault", "thermal")
     fault(tmp_path, "fail", "--node", NODE, "gpu-2", "--lost")
     found = simulated(tmp_path)
@@ -82,7 +83,7 @@ def test_nodes_that_share_a_folder_are_broken_apart(tmp_path: Path) -> None:
         (["gpu-3", "--xid", "0"], "XID 0: write a number from 1 to 999"),
         (["gpu-3", "--nvlink", "999"], "NVLink 999: write numbers from 0 to 127"),
         (["gpu-3", "--fault", "rust"], "'rust' is not one of"),
-        (["gpu-8", "--lost"], f"node {NODE} has no GPU gpu-8; it has gpu-0 to gpu-7"),
+        (["gpu-8", "--lost"], f"node {NODE} has no GPU gpu-8. Its GPUs are gpu-0 to gpu-7"),
         ([f"GPU-{'0' * 8}-0000-0000-0000-{'0' * 12}", "--lost"], "has no GPU GPU-00000000-"),
     ],
 )
@@ -105,7 +106,7 @@ def test_only_nodes_of_a_demo_can_be_broken(words: tuple[str, ...], tmp_path: Pa
     assert f"node node-x has no simulated machine in {tmp_path}, which has none at all" in nothing.output
     another = fault(tmp_path, *words)
     assert another.exit_code == 1
-    assert f"which has {NODE}; only demo nodes can be broken" in another.output
+    assert f"which has {NODE}. Only demo nodes can have simulated faults" in another.output
     assert list(tmp_path.glob("*.json")) == []
 
 

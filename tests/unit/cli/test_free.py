@@ -50,9 +50,9 @@ async def test_the_sum_says_how_much_is_free_and_where_nothing_can_go(cluster: G
     cluster.pod("one", 3)
     await run_all(cluster)
     found = await shell.data("free")
-    assert (found["nodes"], found["closed"], found["gpus"], found["free"]) == (2, 2, 16, 13)
+    assert (found["nodes"], found["unavailable_nodes"], found["gpus"], found["free"]) == (2, 2, 16, 13)
     said = (await shell.run("free")).stdout
-    assert said.startswith("13 of 16 GPUs are free on 2 nodes; 2 more are not ready or closed to new pods\n")
+    assert said.startswith("13 of 16 GPUs are free on 2 nodes; 2 more nodes are not ready or cordoned\n")
     assert "Sets of whole GPUs:\n  PRODUCT" in said
 
 
@@ -63,7 +63,7 @@ async def test_what_is_left_for_shares(cluster: GpuCluster, shell: CommandLine) 
     (left,) = (await shell.data("free"))["shares"]
     assert (left["gpus"], left["cores"], left["largest"], left["quarters"]) == (8, 740, 100, 29)
     assert left["memory_mib"] == 7 * 32768 + 32768 - 32768 * 60 // 100
-    assert "Left for shares" in (await shell.run("free")).stdout
+    assert "Free for shares" in (await shell.run("free")).stdout
 
 
 async def test_what_is_left_for_mig_slices(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -86,7 +86,7 @@ async def test_the_largest_gang_by_level_where_a_network_is_known(cluster: GpuCl
     cluster.rival("old", "n2", [0])
     found = [(one["level"], one["gpus"], one["pods"], one["domain"]) for one in (await shell.data("free"))["gangs"]]
     assert found == [("leaf", 8, 3, "z/l1"), ("zone", 8, 4, "z"), ("cluster", 8, 4, "")]
-    assert "Largest gang by level of the network:" in (await shell.run("free")).stdout
+    assert "Largest gang by network level:" in (await shell.run("free")).stdout
 
 
 async def test_what_a_gang_has_before_it_runs_is_not_free(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -95,13 +95,13 @@ async def test_what_a_gang_has_before_it_runs_is_not_free(cluster: GpuCluster, s
         cluster.node(f"n{number}", labels=leaf)
     for number in range(2):
         cluster.pod(f"train-{number}", 8, wishes={"gang": "train", "gang-size": "2"})
-    assert "promised" not in await shell.data("free")
+    assert "tentative" not in await shell.data("free")
     await cluster.settle()
     seat(cluster, "train-0")  # the scheduler has given it its GPUs: these are held
     found = await shell.data("free")
-    assert (found["free"], found["promised"], found["gangs"][0]["pods"]) == (8, 8, 1)
+    assert (found["free"], found["tentative"], found["gangs"][0]["pods"]) == (8, 8, 1)
     said = (await shell.run("free")).stdout
-    assert said.startswith("8 of 24 GPUs are free on 3 nodes; 8 are promised to pods that are not bound yet\n")
+    assert said.startswith("8 of 24 GPUs are free on 3 nodes; 8 GPUs have a tentative placement\n")
 
 
 async def test_pictures(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -146,11 +146,15 @@ async def test_what_an_administrators_rule_taints_is_not_free_and_explain_names_
     spec = {"deviceSelector": {"pool": "n1", "device": device}, "taint": taint}
     shell.api.put(DEVICE_TAINT_RULES[1], {"metadata": {"name": "drain"}, "spec": spec})
     assert (await shell.data("free"))["free"] == 7
-    assert "GPUs are left out that DeviceTaintRule drain taints" in (await shell.run("explain", "whole")).stdout
+    (node,) = await shell.data("topo --cluster")
+    assert (node["free"], node["gpus"][0]["state"]) == ([1, 2, 3, 4, 5, 6, 7], "blocked")
+    assert node["gpus"][0]["blocked"] == "tainted example.com/maintenance:NoSchedule by DeviceTaintRule drain"
+    assert "GPUs tainted by DeviceTaintRule drain are left out" in (await shell.run("explain", "whole")).stdout
     shell.api.remove(DEVICE_TAINT_RULES[1], "drain")
     assert (await shell.data("free"))["free"] == 8
-    shell.api.fail(path="devicetaintrules", status=403, reason="Forbidden", message="no")
-    assert "ask for the verb list" in (await shell.run("free")).stderr
+    shell.api.fail(times=2, path="devicetaintrules", status=403, reason="Forbidden", message="no")
+    for command in ("free", "topo --cluster"):
+        assert "Ask for the verb list" in (await shell.run(command)).stderr
 
 
 async def test_a_machine_that_cannot_be_used_is_told_of(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -161,4 +165,4 @@ async def test_a_machine_that_cannot_be_used_is_told_of(cluster: GpuCluster, she
             cluster.put(RESOURCE_SLICES, piece | {"spec": piece["spec"] | {"nodeName": "n3"}})
     said = await shell.run("free")
     assert said.stdout.startswith("8 of 8 GPUs are free on 1 node")
-    assert "pool n2: its slices are not those of the node of that name; its GPUs are not used" in said.stderr
+    assert "Pool n2: its slices do not belong to the node of that name. No pod is placed on its GPUs." in said.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.slices import lost_gpus, resource_slices
-from dradriver.kube.resources import DAEMON_SETS, NODES, PODS, RESOURCE_SLICES
+from dradriver.kube.resources import DAEMON_SETS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.faults import KINDS
 from dradriver.node.repairs import XIDS
@@ -31,6 +31,8 @@ def cluster() -> GpuCluster:
     made.node("n1")
     made.node("n2")
     made.rival("old", "n1", [1])
+    agents = {"metadata": {"name": "node", "namespace": OURS, "labels": LABELS}}
+    made.put(DAEMON_SETS, agents | {"status": {"desiredNumberScheduled": 0}})
     return made
 
 
@@ -54,9 +56,56 @@ async def seen(shell: CommandLine, *arguments: str) -> tuple[int, dict[str, Any]
 async def test_all_is_well(shell: CommandLine) -> None:
     assert await seen(shell) == (
         0,
-        {"healthy": True, "nodes": 2, "gpus": 16, "unhealthy": 0, "faults": [], "agents": []},
-    )
+        {
+            "healthy": True, "installed": True, "nodes": 2, "gpus": 16, "unhealthy": 0, "faults": [], "agents": [],
+            "orphans": 0,
+        },
+    )  # fmt: skip
     assert (await shell.run("health")).stdout == "0 of 16 GPUs on 2 nodes are unhealthy\nno node agent is missing\n"
+
+
+async def test_slices_that_an_uninstallation_left_over_are_no_driver(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.remove(DAEMON_SETS, "node", OURS)
+    status, found = await seen(shell)
+    assert (status, found["healthy"], found["installed"], found["agents"]) == (1, False, False, [])
+    shown = (await shell.run("health")).stdout
+    assert "the driver is not installed" in shown
+    assert "kubectl delete resourceslices --field-selector spec.driver=gpu.topology" in shown
+    assert "no node agent is missing" not in shown
+
+
+async def test_pods_that_an_uninstallation_left_over_are_counted(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.remove(DAEMON_SETS, "node", OURS)
+    for node in ("n1", "n2"):
+        unpublish(cluster, node)
+        cluster.remove(NODES, node)
+    cluster.pod("p", 1)
+    cluster.pod("q", 1, namespace="team-a")
+    status, found = await seen(shell)
+    assert (status, found["installed"], found["gpus"], found["orphans"]) == (1, False, 0, 2)
+    assert (await seen(shell, "-n", "team-a"))[1]["orphans"] == 1
+    shown = (await shell.run("health")).stdout
+    assert shown.startswith("no node publishes GPUs\nthe driver is not installed")
+    assert "2 pods need the driver. gputopo uninstall lists them and says what to do" in shown
+
+
+async def test_if_no_agent_runs_no_gpu_is_called_healthy(cluster: GpuCluster, shell: CommandLine) -> None:
+    for node in ("n1", "n2"):
+        unpublish(cluster, node)
+    cluster.remove(RESOURCE_CLAIMS, "old", "default")
+    made = {"metadata": {"name": "node", "namespace": OURS, "labels": LABELS}}
+    cluster.put(DAEMON_SETS, made | {"status": {"desiredNumberScheduled": 2}})
+    result = await shell.run("health")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("no node publishes GPUs\nnode agents are missing or not ready. On their nodes, ")
+    assert f"kubectl -n {OURS} describe daemonset" in result.stdout
+
+
+async def test_whether_the_driver_is_installed_is_not_guessed(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.remove(DAEMON_SETS, "node", OURS)
+    shell.api.fail(times=math.inf, path="mutatingwebhookconfigurations", status=403, reason="Forbidden")
+    status, found = await seen(shell)
+    assert (status, found["healthy"], found["installed"]) == (0, True, None)
 
 
 async def test_the_slice_of_gang_barrier_devices_is_no_node(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -72,9 +121,10 @@ async def test_a_fault_is_named_with_its_gpu_and_its_repair(cluster: GpuCluster,
     assert (status, found["healthy"], found["unhealthy"]) == (1, False, 1)
     assert found["faults"] == [
         {
-            "node": "n1", "index": 1, "pci": gpu.pci, "uuid": gpu.uuid, "fault": "xid=79", "words": XIDS["79"].words,
-            "repair": XIDS["79"].repair, "keeps_pods_off": True, "namespaces": ["default"],
-            "holders": ["default/old, a claim without pod"],
+            "node": "n1", "index": 1, "pci": gpu.pci, "uuid": gpu.uuid, "fault": "xid=79",
+            "description": XIDS["79"].words, "repair": XIDS["79"].repair,
+            "keeps_pods_off": True, "namespaces": ["default"],
+            "used_by": ["default/old, a claim without pod"],
         }
     ]  # fmt: skip
     shown = (await shell.run("health")).stdout
@@ -97,8 +147,8 @@ async def test_a_change_of_mode_is_no_fault(cluster: GpuCluster, shell: CommandL
 async def test_what_another_taints_is_named_by_its_key(cluster: GpuCluster, shell: CommandLine) -> None:
     taint(cluster, "n2", 3, "rust", "deep")
     _, found = await seen(shell)
-    assert [(one["fault"], one["words"]) for one in found["faults"]] == [
-        ("rust=deep", "a taint that is no known fault")
+    assert [(one["fault"], one["description"]) for one in found["faults"]] == [
+        ("rust=deep", "a taint that is no fault known to this driver")
     ]
 
 
@@ -130,7 +180,7 @@ async def test_a_node_without_its_agent(cluster: GpuCluster, shell: CommandLine)
     ]
     assert all("kubectl" in one["repair"] for one in found["agents"])
     shown = (await shell.run("health")).stdout
-    assert "\n3 node agents are missing\n" in shown
+    assert "\nnode agents are missing or not ready. On their nodes, pods with GPUs cannot start or end. " in shown
 
 
 async def test_of_a_namespace_only_its_gpus(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -174,4 +224,4 @@ async def test_page_topo_and_verify_say_the_same(cluster: GpuCluster, shell: Com
     shell.api.fail(times=math.inf, method="POST", path="/pods$", status=400, message=DENIED)
     findings = json.loads((await shell.run("verify", "-o", "json")).stdout)["findings"]
     cures = [one["cure"] for one in findings if one["check"] == "taints"]
-    assert [cure.partition("; ")[0] for cure in cures] == [one["words"] for one in found["faults"]]
+    assert [cure.partition(". ")[0] for cure in cures] == [one["description"] for one in found["faults"]]

@@ -71,7 +71,7 @@ def test_what_another_driver_cannot_have_is_refused_where_it_hands_out_the_gpus(
     assert lint(text).exit_code == 0
     result = lint(text, "--allocating-driver", "gpu.nvidia.com")
     assert result.exit_code == 1
-    assert "in this cluster gpu.nvidia.com hands out the GPUs" in result.stdout
+    assert "n this cluster gpu.nvidia.com allocates the GPUs" in result.stdout
 
 
 @pytest.mark.parametrize("name", other_schedulers.TABLE)
@@ -141,7 +141,9 @@ def test_what_is_refused_has_its_file_document_and_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["lint", str(file)])
     assert result.exit_code == 1
     first, last = result.stdout.splitlines()
-    assert first.startswith(f"{file}:20: document 3, Pod trainer: error: gpu.topology/policy: 'nvlnk' is not allowed")
+    assert first.startswith(
+        f"{file}:20: document 3, Pod trainer: error: gpu.topology/policy: 'nvlnk' is not a known policy"
+    )
     assert last == "2 objects and templates, 2 of them for this driver: 1 refused, 0 warnings"
 
 
@@ -226,7 +228,7 @@ def test_words_that_are_copied_from_no_such_kind_are_told(kind: str, version: st
     assert found["warnings"] == [
         {
             "line": 5,
-            "message": f"gpu.topology/policy stands on the {kind}, from which it is not copied to the pods; write it "
+            "message": f"gpu.topology/policy stands on the {kind}, from which it is not copied to the pods. Write it "
             "in spec.template.metadata.annotations",
         }
     ]
@@ -251,7 +253,7 @@ def warned(manifest: dict[str, Any]) -> list[str]:
 
 def test_a_ray_head_without_gpus_is_advised_nothing_that_admission_refuses() -> None:
     (advice,) = warned(ray({names.POLICY: "nvlink"}))
-    assert advice.endswith("write it in spec.workerGroupSpecs.0.template.metadata.annotations")
+    assert advice.endswith("Write it in spec.workerGroupSpecs.0.template.metadata.annotations")
     both = warned(ray({names.POLICY: "nvlink"}, head=1))
     assert [text.rpartition(" ")[2] for text in both] == [
         f"spec.{group}.template.metadata.annotations" for group in ("headGroupSpec", "workerGroupSpecs.0")
@@ -262,7 +264,7 @@ def test_advice_that_admission_would_refuse_is_its_refusal() -> None:
     (text,) = warned(ray({names.GANG: "auto"}))
     assert "write it in" not in text
     assert "the pods of spec.workerGroupSpecs.0.template cannot have it" in text
-    assert "ray.io/cluster: how many pods the cluster has changes as it runs" in text
+    assert "the number of pods of a Ray cluster (ray.io/cluster) changes while it runs" in text
     head, worker = results(json.dumps(ray({}, at_worker={names.GANG: "auto"})))
     assert (head["errors"], len(worker["errors"])) == ([], 1), "KubeRay's label is on its pods"
 
@@ -286,8 +288,8 @@ def test_words_on_an_inference_service_reach_all_its_components() -> None:
     assert (predictor["path"], predictor["ours"], predictor["errors"]) == ("spec.predictor", True, [])
     assert predictor["pod"]["metadata"]["annotations"][names.POLICY] == "nvlink"
     (error,) = transformer["errors"]
-    assert "asks for no GPU" in error["message"]
-    assert error["message"].endswith("write them in spec.predictor.annotations")
+    assert "requests no GPU" in error["message"]
+    assert error["message"].endswith("Write them in spec.predictor.annotations")
     for found in (
         results(json.dumps(service({}, predictor={names.POLICY: "nvlink"}))),
         results(json.dumps(service({names.POLICY: "nvlink"}, transformer=1))),
@@ -298,7 +300,7 @@ def test_words_on_an_inference_service_reach_all_its_components() -> None:
 
 def test_a_gang_of_an_inference_service_is_one_of_deployments() -> None:
     (predictor, _) = results(json.dumps(service({}, predictor={names.GANG: "auto"})))
-    assert "a Deployment's pods" in predictor["errors"][0]["message"]
+    assert "which pods of a Deployment" in predictor["errors"][0]["message"]
     predictor, transformer = results(json.dumps(service({names.GANG: "s", names.GANG_SIZE: "2"})))
     assert (predictor["errors"], len(transformer["errors"])) == ([], 1)
 
@@ -367,7 +369,7 @@ def test_a_pod_without_words_is_translated_or_told_of(limit: str, here: str, the
     (found,) = results(text)
     assert (found["ours"], found["errors"], found["warnings"], found["pod"]) == (False, [], [], None)
     (note,) = found["notes"]
-    assert "it stays as it is" in note["message"]
+    assert "the webhook does not change it" in note["message"]
     assert here in note["message"]
     assert there in note["message"]
     assert note["line"] == 5

@@ -55,8 +55,10 @@ def test_nccl_explains_this_machine(dgx1: Server) -> None:
 def test_without_a_driver_it_says_what_to_give(words: list[str], tmp_path: Path) -> None:
     done = run(*words, "--driver-root", str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr.startswith("Error: this machine's GPUs cannot be read: dlopen: no libnvidia-ml.so.1 below ")
-    assert done.stderr.endswith("give --machine FILE|PROFILE (gputopo topo --list)\n")
+    assert done.stderr.startswith(
+        "Error: The GPUs of this machine cannot be read: dlopen: there is no libnvidia-ml.so.1 below "
+    )
+    assert done.stderr.endswith("add --machine FILE|PROFILE (gputopo topo --list prints the profiles).\n")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -70,7 +72,7 @@ def test_help_and_page_name_every_text_that_is_taken(command: tuple[str, ...]) -
     helped = " ".join(
         CliRunner().invoke(main, [*command, "--help"], terminal_width=1000, max_content_width=1000).output.split()
     )
-    page = (REPO / "docs" / "profiles.md").read_text()
+    page = (REPO / "docs" / "tasks" / "profiles.md").read_text()
     for text in TEXTS:
         assert text in helped
         assert text in page

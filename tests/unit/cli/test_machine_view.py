@@ -135,4 +135,4 @@ def test_a_rack_with_one_link_less_is_a_matrix() -> None:
 
 def test_the_columns_of_groups_are_explained() -> None:
     said = [one.words for one in texts(ET.fromstring(picture(profiles.load("dgx1-v100"))))]
-    assert "bars 8 4 2: groups of so many with the best links, by number; frames: the same" in said
+    assert "bars 8 4 2: groups of so many with the best links, by number. Frames: the same" in said

@@ -8,7 +8,7 @@ from dradriver.cli.page.history import STEP_S, History, Sample
 def test_a_day_is_kept_and_no_more() -> None:
     history = History()
     for second in range(0, 2 * 86400, 60):
-        history.note(Sample(second, free=second, held=0, waiting=0))
+        history.note(Sample(second, free=second, allocated=0, waiting=0))
     assert len(history.samples) == 288
     assert {
         after.at_s - before.at_s for before, after in zip(history.samples, list(history.samples)[1:], strict=False)

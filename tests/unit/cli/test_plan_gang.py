@@ -28,7 +28,7 @@ async def test_a_gang_goes_near_each_other(cluster: GpuCluster, shell: CommandLi
     network(cluster)
     cluster.rival("old", "n0", [3])
     found = await shell.data("plan", "--gang", "3x8", "--near", "leaf")
-    assert (found["reach"], found["nodes"], found["fallback"]) == ("leaf", ["n3", "n4", "n5"], [])
+    assert (found["network_level"], found["nodes"], found["fallback"]) == ("leaf", ["n3", "n4", "n5"], [])
     assert [pod["node"] for pod in found["pods"]] == found["nodes"]
     assert found["pods"][0]["gpus"] == list(range(8))
     said = (await shell.run("plan", "--gang", "4-8x8", "--near", "preferred leaf")).stdout
@@ -52,9 +52,9 @@ async def test_a_gang_without_a_place_is_refused_with_the_reason(
     for near in ("leaf", " leaf", "leaf "):
         refused = await shell.run("plan", "--gang", "4x8", "--near", near)
         assert refused.exit_code == 1
-        assert "the largest leaf, s/l0, holds 3 of them when it is empty" in refused.stderr
+        assert "the largest leaf, s/l0, has room for 3 of them, even if it is empty" in refused.stderr
     refused = await shell.run("plan", "--gang", "4x8", "--near", "leaf", "--policies", racks)
-    assert "has the levels node, rack, cluster" in refused.stderr
+    assert "Its levels are node, rack, cluster" in refused.stderr
 
 
 @pytest.mark.parametrize(("profile", "told"), [("mi300x-x8", False), ("dgx-h100", True)])
@@ -74,7 +74,7 @@ async def test_closed_nodes_are_left_out_and_words_count(cluster: GpuCluster, sh
     cluster.node("n9", "dgx1-v100")
     await run_all(cluster)
     found = await shell.data("plan", "--gang", "5x8", "--product", "*H100*", "--policies", racks)
-    assert (found["reach"], sorted(found["nodes"])) == ("cluster", ["n1", "n2", "n3", "n4", "n5"])
+    assert (found["network_level"], sorted(found["nodes"])) == ("cluster", ["n1", "n2", "n3", "n4", "n5"])
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ async def test_closed_nodes_are_left_out_and_words_count(cluster: GpuCluster, sh
         (("--gang", "9-8x8"), "write pods x GPUs of each"),
         (("--gang", "8x8", "--machine", "dgx1-v100"), "leave out --machine"),
         (("--gang", "8x8", "--batch"), "leave out --batch"),
-        (("--gang", "8x8", "--message-size", "64Mi", "--parts", "0:0.5"), "leave out --message-size, --parts"),
+        (("--gang", "8x8", "--message-size", "64Mi", "--fractions", "0:0.5"), "leave out --message-size, --fractions"),
         (("--machine", "dgx1-v100", "--gpus", "2", "--near", "leaf"), "give it, or leave out --near"),
         (("--machine", "dgx1-v100", "--gpus", "2", "--kubeconfig", "f", "--context", "c"), "--kubeconfig, --context"),
         (("--batch", "--near", "leaf"), "give it, or leave out --near"),
@@ -105,5 +105,5 @@ async def test_levels_are_those_of_kueues_topology_where_no_file_names_some(
     hall = {"spec": {"levels": [{"nodeLabel": "example.com/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]}}
     shell.api.optional = {KUEUE_TOPOLOGIES[0]}
     shell.api.put(KUEUE_TOPOLOGIES[0], hall | {"metadata": {"name": "hall"}})
-    assert (await shell.data("plan", "--gang", "2x8", "--near", "rack"))["reach"] == "rack"
+    assert (await shell.data("plan", "--gang", "2x8", "--near", "rack"))["network_level"] == "rack"
     assert (await shell.data("free"))["gangs"][0]["level"] == "rack"

@@ -30,7 +30,7 @@ def test_a_good_file_is_said_to_be_good_and_what_has_no_effect_yet(tmp_path: Pat
     result = run(str(file))
     assert result.exit_code == 0
     assert result.output.splitlines() == [
-        "warning: policies.new: near is not available yet: pods that ask for it are refused",
+        "warning: policies.new: near is not available yet, and pods that request it are refused.",
         f"{file}: good (gpus: 1 rules, policies: 1, nccl.servers: 0, tenants: 0)",
     ]
 
@@ -39,8 +39,18 @@ def test_a_bad_file_is_said_with_line_place_and_cure_and_status_1(tmp_path: Path
     (file := tmp_path / "p.yaml").write_text(BAD)
     for result, source in ((run(str(file)), str(file)), (run("-", sent=BAD), "standard input")):
         assert result.exit_code == 1
-        said = "gpus[0].mig: 'dynamc'; write dynamic, off, placements or static (did you mean dynamic?)"
+        said = "gpus[0].mig: 'dynamc' is not allowed (did you mean dynamic?). Write dynamic, off, placements or static."
         assert result.output == f"error: {source}:2: {said}\n"
+
+
+def test_all_errors_of_a_file_are_printed() -> None:
+    bad = BAD + "weights: {nvlnk: 3}\n"
+    lines = run("-", sent=bad).output.splitlines()
+    assert [line.partition(" is ")[0].partition(": This")[0] for line in lines] == [
+        "error: standard input:2: gpus[0].mig: 'dynamc'",
+        "error: standard input:3: weights.nvlnk",
+    ]
+    assert len(json.loads(run("-", "-o", "json", sent=bad).stdout)["errors"]) == 2
 
 
 @pytest.mark.parametrize(("output", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
@@ -70,9 +80,9 @@ def test_no_text_of_a_file_reaches_the_terminal_as_a_command() -> None:
     assert "\x1b" not in result.output
 
 
-# docs/policies.md
+# docs/reference/policies.md
 
-WRITTEN = (REPO / "docs" / "policies.md").read_text("utf-8")
+WRITTEN = (REPO / "docs" / "reference" / "policies.md").read_text("utf-8")
 
 
 def part(heading: str) -> str:
@@ -93,7 +103,7 @@ def test_the_page_names_every_field() -> None:
 
 
 def test_the_page_has_the_words_and_the_defaults() -> None:
-    now, later = re.findall(r"(?m)^\| (?:words|not available yet) \| (.*) \|$", part("policies"))
+    now, later = re.findall(r"(?m)^\| (?:annotations|not available yet) \| (.*) \|$", part("policies"))
     assert tuple(re.findall(r"`([\w-]+)`", now)) == WORDS
     assert tuple(re.findall(r"`([\w-]+)`", later)) == LATER
     for row in re.findall(r"(?m)^\| `([\w-]+)` \| `(.*?)` \|", part("workloads")):

@@ -21,6 +21,8 @@ CAP = "tenants: {vision: {namespaces: [default], cap: [{gpus: 4}]}}\n"
 RACKS = "network: {levels: [example.com/rack]}\n"
 CONFIG_MAPS_PATH = r"/configmaps$"
 
+UNREAD = "what is shown follows the default policies, because the policies in force cannot be read: "
+
 # Every command that decides by policies, and can do so without the driver's own records.
 COMMANDS = (
     "explain waits",
@@ -49,8 +51,8 @@ async def test_explain_says_what_the_controller_says_of_a_cap(
     cluster.pod("big", 5, wishes=wishes)
     await run_all(cluster)
     found = await shell.data("explain", "big")
-    assert found["reason"] == found["said"]
-    assert "its tenant's cap: tenant vision holds 0 of 4 GPUs; this asks for 5" in found["reason"]
+    assert found["reason"] == found["recorded_reason"]
+    assert 'Refused by quota: tenant "vision" may use 4 GPUs, this ' in found["reason"]
 
 
 async def test_a_file_overrides_them(cluster: GpuCluster, shell: CommandLine, tmp_path: Path) -> None:
@@ -58,7 +60,7 @@ async def test_a_file_overrides_them(cluster: GpuCluster, shell: CommandLine, tm
     file = tmp_path / "other.yaml"
     file.write_text("nccl: {version: 2.21.5}\n")
     found = await shell.data("explain", "waits", "--policies", str(file))
-    assert found["reason"].startswith("there is a place for it on n1 now")
+    assert found["reason"].startswith("There is a place for the pod on n1 now")
     assert await shell.data("tenants", "--policies", str(file)) == []
 
 
@@ -66,7 +68,7 @@ async def test_the_networks_levels_are_those_in_force(cluster: GpuCluster, shell
     for number in range(4):
         cluster.node(f"n{number}", "dgx-h100", labels={"example.com/rack": f"r{number // 2}"})
     cluster.put(CONFIG_MAPS, policies_map(RACKS))
-    assert (await shell.data("plan", "--gang", "2x8", "--near", "rack"))["reach"] == "rack"
+    assert (await shell.data("plan", "--gang", "2x8", "--near", "rack"))["network_level"] == "rack"
     assert (await shell.data("free"))["gangs"][0]["level"] == "rack"
 
 
@@ -90,7 +92,7 @@ async def test_who_may_not_read_them_is_told_in_one_line_and_the_defaults_count(
     result = await shell.run(command)
     assert result.exit_code == 0, result.output
     (line,) = result.stderr.splitlines()
-    assert line.startswith("warning: the policies in force could not be read, so the defaults count: ")
+    assert line.startswith(f"warning: {UNREAD}")
     assert "you may not read configmaps in namespace gpu-topology" in line
     assert "--policies FILE" in line
     assert "viewer.subjects" in line
@@ -104,7 +106,7 @@ async def test_an_answer_that_does_not_come_is_told_and_the_defaults_count(
     result = await shell.run("free")
     assert result.exit_code == 0, result.output
     (line,) = result.stderr.splitlines()
-    assert line.startswith("warning: the policies in force could not be read, so the defaults count: ")
+    assert line.startswith(f"warning: {UNREAD}")
     assert "viewer.subjects" not in line
 
 
@@ -130,8 +132,8 @@ async def test_what_cannot_be_parsed_is_told_with_its_place_and_the_defaults_cou
     result = await shell.run(command)
     assert result.exit_code == 0, result.output
     (line,) = result.stderr.splitlines()
-    assert "so the defaults count: ConfigMap gpu-topology/any-policies" in line
-    assert "tenants" in line
+    assert "cannot be read: tenants: '7' is not allowed" in line
+    assert "This is line 2 of policies.yaml of ConfigMap gpu-topology/any-policies." in line
     assert "--policies FILE" in line
 
 
@@ -159,8 +161,7 @@ async def test_the_page_tells_that_the_charts_config_map_is_missing(cluster: Gpu
 def absent(namespace: str) -> str:
     """Return what is said where a namespace does not have the chart's ConfigMap."""
     return (
-        "the policies in force could not be read, so the defaults count: "
-        f"namespace {namespace} has no policies ConfigMap of the chart. Give them with --policies FILE, or "
+        f"{UNREAD}namespace {namespace} has no policies ConfigMap of the chart. Give them with --policies FILE, or "
         "name the driver's namespace with --driver-namespace NAME."
     )
 
@@ -177,14 +178,14 @@ async def test_another_config_map_with_such_a_file_counts_for_nothing(cluster: G
     for name in ("a-backup", "z-backup"):
         metadata = {"name": name, "namespace": DRIVER_NAMESPACE}
         cluster.put(CONFIG_MAPS, {"metadata": metadata, "data": {"policies.yaml": "tenants: {}\n"}})
-    assert "its tenant's cap" in (await shell.data("explain", "waits"))["reason"]
+    assert "quota: tenant" in (await shell.data("explain", "waits"))["reason"]
     assert [one["tenant"] for one in await shell.data("tenants")] == ["vision"]
 
 
 async def test_the_drivers_namespace_is_where_its_webhook_is(cluster: GpuCluster, shell: CommandLine) -> None:
     await capped(cluster, namespace="kube-gpu")
     cluster.put(MUTATING_WEBHOOKS, webhook_configuration("kube-gpu"))
-    assert "its tenant's cap" in (await shell.data("explain", "waits"))["reason"]
+    assert "quota: tenant" in (await shell.data("explain", "waits"))["reason"]
     assert [one["tenant"] for one in await shell.data("tenants")] == ["vision"]
     elsewhere = await shell.run("tenants", "-o", "json", "--driver-namespace", "elsewhere")
     assert (elsewhere.exit_code, elsewhere.stdout.strip()) == (0, "[]")
@@ -199,7 +200,7 @@ async def test_who_may_not_read_webhooks_names_the_drivers_namespace(cluster: Gp
     guessed = await shell.run("explain", "waits", "-o", "json")
     assert (guessed.exit_code, guessed.stderr) == (0, f"warning: {absent(DRIVER_NAMESPACE)}\n")
     found = await shell.data("explain", "waits", "--driver-namespace", "kube-gpu")
-    assert "its tenant's cap" in found["reason"]
+    assert "quota: tenant" in found["reason"]
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ async def waiting(shell: CommandLine) -> list[dict[str, Any]]:
 async def test_nobody_waits(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     assert await waiting(shell) == []
-    assert (await shell.run("queue")).stdout == "nobody waits for GPUs\n"
+    assert (await shell.run("queue")).stdout == "no pod waits for GPUs\n"
 
 
 async def test_without_tenants_it_is_priority_and_age(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -77,7 +77,7 @@ async def test_with_tenants_it_is_what_they_have_had_for_their_weights(cluster: 
     assert [one["name"] for one in found] == ["b/urgent", "c/third", "b/second", "a/first"]
     assert [one["priority"] for one in found] == [5, 0, 0, 0], "no more than its tenant is trusted with"
     assert [one["tenant"] for one in found] == ["b", "namespace/c", "b", "a"]
-    assert found[3]["share"] > found[2]["share"] > found[1]["share"] == 0
+    assert found[3]["fair_share_use"] > found[2]["fair_share_use"] > found[1]["fair_share_use"] == 0
     assert [one["gpu_hours"] for one in found] == pytest.approx([4, 0, 4, 3], abs=0.05), "by no weight"
 
 
@@ -116,7 +116,7 @@ async def test_damaged_ones_are_told_of_and_the_rest_counts(cluster: GpuCluster,
     result = await shell.run("queue", "-o", "json")
     assert result.exit_code == 0
     assert "tenants" in result.stderr
-    assert "tells of no GPU time" in result.stderr
+    assert "has no readable GPU usage" in result.stderr
 
 
 async def test_explain_tells_the_turn_among_tenants(cluster: GpuCluster, shell: CommandLine, tmp_path: Any) -> None:
@@ -128,13 +128,66 @@ async def test_explain_tells_the_turn_among_tenants(cluster: GpuCluster, shell: 
     file = tmp_path / "policies.yaml"
     file.write_text(POLICIES)
     shown = await shell.run("explain", "first", "-n", "a", "--policies", str(file))
-    assert "position 2 of 2 pods and gangs that wait, by priority (0)" in shown.stdout
-    assert "its tenant a has had 3 of its share" in shown.stdout, "of three tenants' weights, 1, 2 and 1, it has one"
-    assert "just before it: b/second" in shown.stdout
+    assert "position 2 of 2 waiting pods and gangs now, by priority (0)" in shown.stdout
+    assert "then by fair-share use (tenant a: 3x), then by age" in shown.stdout, (
+        "of three tenants' weights, 1, 2 and 1, it has one"
+    )
+    assert "directly before it: b/second" in shown.stdout
     assert cluster.find(RESOURCE_CLAIMS, claim_of("first"), "a") is None
     pod = cluster.find(PODS, "first", "a")
     assert pod is not None
     assert names.REASON in pod["metadata"]["annotations"]
+
+
+async def test_a_gang_that_gathers_its_pods_is_listed_without_a_position(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    full(cluster)
+    for number in range(2):
+        cluster.pod(f"train-{number}", 2, wishes={"gang": "train", "gang-size": "3"})
+    cluster.pod("alone", 2)
+    await run_all(cluster)
+    found = await waiting(shell)
+    assert [(one["name"], one["state"], one["position"], one["pods"], one["needed_pods"]) for one in found] == [
+        ("default/alone", "waiting", 1, 1, 1),
+        ("default/gang/train", "gathering", None, 2, 3),
+    ]
+    assert found[1]["reason"] == "Waiting for more pods of the gang: 2 of 3 pods exist."
+    shown = (await shell.run("queue")).stdout
+    assert "gathering  default/gang/train  2 of 3" in shown
+    assert "gathering: a gang gets its position when enough of its pods exist." in shown
+    cluster.pod("train-2", 2, wishes={"gang": "train", "gang-size": "3"})
+    await run_all(cluster)
+    assert [(one["name"], one["position"]) for one in await waiting(shell)] == [
+        ("default/alone", 1),
+        ("default/gang/train", 2),
+    ]
+
+
+async def test_what_a_cap_never_allows_has_no_position(cluster: GpuCluster, shell: CommandLine) -> None:
+    full(cluster)
+    keep(cluster, "tenants: {a: {namespaces: [a], cap: [{gpus: 2}]}}")
+    cluster.pod("large", 4, namespace="a")
+    for number in range(2):
+        cluster.pod(f"train-{number}", 2, namespace="a", wishes={"gang": "train", "gang-size": "2"})
+    cluster.pod("small", 2, namespace="a")
+    await run_all(cluster)
+    found = await waiting(shell)
+    assert [(one["name"], one["state"], one["position"]) for one in found] == [
+        ("a/small", "waiting", 1),
+        ("a/large", "refused", None),
+        ("a/gang/train", "refused", None),
+    ]
+    shown = (await shell.run("queue")).stdout
+    assert "never  a/large " in shown
+    assert "never: the tenant's cap is smaller than the request." in shown
+    explained = await shell.data("explain", "a/large")
+    assert (explained["queue"], explained["reason"], explained["quota_help"]) == (
+        None,
+        'Refused by quota: tenant "a" may use 2 GPUs, this pod requests 4.',
+        'Request at most 2 GPUs, or ask an administrator to raise the cap of tenant "a".',
+    )
+    assert (await shell.data("explain", "a/small"))["queue"]["waiting"] == 1
 
 
 def reserve(cluster: GpuCluster, pod: str, *indices: int, expected_at: float | None = None) -> None:
@@ -167,7 +220,7 @@ async def test_explain_knows_what_is_reserved_and_that_nobody_else_gets_it(
     cluster.pod("short", 4, activeDeadlineSeconds=60)
     reserve(cluster, "old", *range(8), expected_at=time.time() + 3600)
     found = await shell.data("explain", "old")
-    assert found["turn"]["reserved"].startswith("8 GPUs of n1 are reserved for it; ")
+    assert found["queue"]["reserved"].startswith("8 GPUs on n1 are reserved for this workload")
     assert (await shell.data("explain", "new"))["place"] is None
     assert (await shell.data("explain", "short"))["place"]["node"] == "n1"
     reserve(cluster, "new", *range(8))

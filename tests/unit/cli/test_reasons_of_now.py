@@ -29,11 +29,11 @@ async def compare(cluster: GpuCluster, shell: CommandLine) -> dict[str, str]:
     for pod in waiting:
         name, namespace = pod["pod"], pod["namespace"]
         now = (await shell.data(f"explain {name} -n {namespace}"))["reason"]
-        reasons[f"{namespace}/{name}"] = pod["said"]
-        assert pod["said"], name
+        reasons[f"{namespace}/{name}"] = pod["recorded_reason"]
+        assert pod["recorded_reason"], name
         # The first of a queue says all that explain says. Others leave out what changes all the time.
-        assert figures(pod["said"]) <= figures(now), (name, pod["said"], now)
-        assert pod["said"].partition(":")[0] in now, (name, pod["said"], now)
+        assert figures(pod["recorded_reason"]) <= figures(now), (name, pod["recorded_reason"], now)
+        assert pod["recorded_reason"].partition(":")[0] in now, (name, pod["recorded_reason"], now)
     return reasons
 
 
@@ -68,9 +68,9 @@ async def test_every_figure_of_a_reason_is_one_of_now(cluster: GpuCluster, shell
     await run_all(cluster)
     before = await compare(cluster, shell)
     assert len(before) == 12
-    assert "tenant vision holds 3 of 6 GPUs" in before["vision/capped-0"]
+    assert "In use: 3 " in before["vision/capped-0"]
     assert before["vision/capped-1"] == before["vision/capped-2"]
-    assert "holds" not in before["vision/capped-1"], "only the first of a queue is told figures that change"
+    assert "In use" not in before["vision/capped-1"], "only the first of a queue is told figures that change"
 
     # All figures change, and nothing happens to the pods that have them.
     cluster.pod("late", 1, namespace="vision")
@@ -78,8 +78,8 @@ async def test_every_figure_of_a_reason_is_one_of_now(cluster: GpuCluster, shell
     remove(cluster, "capped-0", "vision")
     await run_all(cluster)
     changed = await compare(cluster, shell)
-    assert "holds 4 of 6 GPUs" in changed["vision/capped-1"], "it is the first now"
-    assert changed["default/gathers-0"].startswith("3 of 4")
+    assert "In use: 4 " in changed["vision/capped-1"], "it is the first now"
+    assert changed["default/gathers-0"].startswith("Waiting for more pods of the gang: 3 of 4")
     remove(cluster, "late", "vision")
     await run_all(cluster)
-    assert "holds 3 of 6 GPUs" in (await compare(cluster, shell))["vision/capped-1"]
+    assert "In use: 3 " in (await compare(cluster, shell))["vision/capped-1"]

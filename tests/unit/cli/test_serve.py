@@ -293,9 +293,9 @@ async def test_a_user_of_one_namespace_sees_what_is_theirs_and_is_told_so(cluste
         told = pieces(made)
         assert "pod/other/theirs" not in told
         assert told["unread"] == [
-            "resourceclaims are shown of namespace default alone: you may not list those of all; GPUs that look free "
-            "may be held by claims that you may not see",
-            "pods are shown of namespace default alone: you may not list those of all",
+            "only resourceclaims of namespace default are shown, because you may not list those of all "
+            "namespaces. GPUs that look free can be allocated to claims that you cannot see",
+            "only pods of namespace default are shown, because you may not list those of all namespaces",
         ]
 
 
@@ -331,7 +331,10 @@ async def test_what_may_not_be_read_any_more_is_shown_no_more(cluster: GpuCluste
         made.api.disconnect()
         told = await _until(made, lambda told: "pod/other/theirs" not in told and len(told["unread"]) == 2)
         assert "pod/default/waits" in told
-        assert told["unread"][1] == "pods are shown of namespace default alone: you may not list those of all"
+        assert (
+            told["unread"][1]
+            == "only pods of namespace default are shown, because you may not list those of all namespaces"
+        )
 
 
 @pytest.mark.slow
@@ -359,7 +362,7 @@ async def test_what_may_be_listed_and_not_watched_is_shown_with_the_right_that_l
         made.api.fail(times=math.inf, path=r"/configmaps$", watch=True, status=403, reason="Forbidden", message=said)
         told = await _until(made, lambda told: made.page.details is not None and told["unread"] != [])
         assert len(told["unread"]) == 1
-        assert "ask for the verb watch on them" in told["unread"][0]
+        assert "Ask for the verb watch on them" in told["unread"][0]
         cluster.put(CONFIG_MAPS, policies_map(policies))
         await _until(made, lambda told: "red" in told["shown/tenants"])
 
@@ -412,7 +415,7 @@ async def test_the_history_outlives_a_login(cluster: GpuCluster, monkeypatch: py
         assert sample[1:] == [14, 2, 0]
         made.api.token = "another"
         made.api.disconnect()
-        await _until(made, lambda told: any("credentials are refused" in one for one in told["unread"]))
+        await _until(made, lambda told: any("refuses the credentials" in one for one in told["unread"]))
         made.api.token = None
         cluster.node("n3")
         told = await _until(made, lambda told: "node/n3" in told)
@@ -431,7 +434,7 @@ async def test_credentials_that_end_are_made_anew(cluster: GpuCluster, monkeypat
     async with served(cluster.store) as made:
         made.api.token = "another"
         made.api.disconnect()
-        while not any("credentials are refused" in one for one in pieces(made)["unread"]):
+        while not any("refuses the credentials" in one for one in pieces(made)["unread"]):
             await made.page.feed.news(made.page.feed.version)
         assert "node/n1" in pieces(made)  # what was known stays
         made.api.token = None

@@ -119,14 +119,14 @@ def test_a_trace_is_read_in_the_order_of_arrival(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("arrival_s,gpus\n1,2\n", "no column duration_s"),
+        ("arrival_s,gpus\n1,2\n", "columns are missing: duration_s"),
         ("arrival_s,gpus,duration_s\n0,1,1\n1,x,2\n", "line 3"),
         ("arrival_s,gpus,duration_s\n-1,1,1\n", "arrival from 0"),
         ("arrival_s,gpus,duration_s\nnan,1,1\n", "arrival from 0"),
         ("arrival_s,gpus,duration_s\n0,0,1\n", "at least 1 GPU"),
         ("arrival_s,gpus,duration_s\n0,1\n", "line 2"),
         ("arrival_s,gpus,duration_s\n", "no jobs"),
-        ("\x00", "no column"),
+        ("\x00", "columns are missing"),
     ],
 )
 def test_what_is_no_trace_is_refused_with_the_place(text: str, message: str, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_job_that_never_fits_is_refused(tmp_path: Path) -> None:
     file.write_text("arrival_s,gpus,duration_s\n0,17,1\n")
     result = CliRunner().invoke(main, ["simulate", "--trace", str(file), "--nodes", "2"])
     assert result.exit_code == 1
-    assert "asks for 17 GPUs; the cluster has 16" in result.output
+    assert "requests 17 GPUs, and the cluster has 16" in result.output
     assert CliRunner().invoke(main, ["simulate", "--trace", str(tmp_path / "none.csv")]).exit_code == 1
 
 
@@ -156,7 +156,7 @@ def test_the_table_and_the_picture_show_every_policy(tmp_path: Path) -> None:
         assert policy in drawn
 
 
-@pytest.mark.parametrize("option", ["--load", "--communication", "--parts"])
+@pytest.mark.parametrize("option", ["--load", "--communication", "--fractions"])
 def test_what_is_no_number_is_refused(option: str) -> None:
     result = CliRunner().invoke(main, ["simulate", "--nodes", "1", "--jobs", "5", option, "nan"])
     assert (result.exit_code, result.stdout) == (2, "")

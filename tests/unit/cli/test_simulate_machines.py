@@ -100,7 +100,7 @@ def test_a_job_of_a_trace_that_finds_no_place_on_unlike_machines_is_refused(tmp_
     file.write_text("arrival_s,gpus,duration_s\n0,32,1\n")
     result = run("-m", "dgx1-v100", "-m", "dgx2-v100", "--nodes", "3", "--trace", str(file))
     assert result.exit_code == 1
-    assert "job 0 asks for 32 GPUs; the largest that these machines have a place for has 17" in result.output
+    assert "job 0 requests 32 GPUs, and the largest job that fits on these machines has 17" in result.output
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,17 @@ def test_a_job_of_a_trace_that_finds_no_place_on_unlike_machines_is_refused(tmp_
     [
         (
             ("-m", "mi300x-x8", "-m", "dgx-h100"),
-            "of one vendor, these machines' of amd and nvidia; give the machines of one",
+            "of one vendor, and these machines are of amd and nvidia. Name the machines of one",
         ),
-        (("-m", "mi300x-x8", "-m", "ascend-910b-x8", "--parts", "0.5"), "give the machines of one"),
-        (("-m", "mi300x-x8", "--parts", "0.5"), "there are no shares or slices of amd's GPUs; leave --parts out"),
-        (("-m", "ascend-910a-x8", "--parts", "0"), "there are no shares or slices of ascend's GPUs; leave --parts out"),
+        (("-m", "mi300x-x8", "-m", "ascend-910b-x8", "--fractions", "0.5"), "Name the machines of one"),
+        (
+            ("-m", "mi300x-x8", "--fractions", "0.5"),
+            "GPUs of amd have no shares and no MIG slices. Remove --fractions",
+        ),
+        (
+            ("-m", "ascend-910a-x8", "--fractions", "0"),
+            "GPUs of ascend have no shares and no MIG slices. Remove --fractions",
+        ),
     ],
 )
 def test_what_vendors_do_not_have_is_refused(options: tuple[str, ...], told: str) -> None:

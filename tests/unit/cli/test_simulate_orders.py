@@ -213,11 +213,11 @@ def test_the_command_compares_all_orders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--declared", "1"), "--declared and --tenants are for --order"),
+        (("--declared", "1"), "--declared and --tenants need --order"),
         (("--order", "ours", "--tenants", "1,0"), "give weights above 0, such as 4,2,1,1"),
         (("--order", "ours", "--tenants", "a"), "give weights above 0"),
         (("--order", "ours", "--policy", "ours", "--policy", "random"), "give one --policy"),
-        (("--shape", "pai", "--trace", "x.csv"), "leave one out"),
+        (("--shape", "pai", "--trace", "x.csv"), "exclude each other, because both give the jobs. Remove one"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options: tuple[str, ...], told: str) -> None:

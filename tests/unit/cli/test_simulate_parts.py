@@ -1,4 +1,4 @@
-"""``gputopo simulate --parts``: requests of whole GPUs, shares and MIG slices under each policy."""
+"""``gputopo simulate --fractions``: requests of whole GPUs, shares and MIG slices under each policy."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_no_policy_gives_anything_twice_and_all_of_it_comes_back(policy: str) ->
 def test_what_is_served_is_counted() -> None:
     requests = arrivals(Whole(containers=(7,)), HALF, HALF, HALF, slice_("1g.10gb"))
     result = mixed_replay.replay([HGX], requests, policy="ours")
-    assert (result.wholes_served, result.parts_served, result.slices_served) == (1, 0.5, 0)
+    assert (result.whole_gpus_served, result.fractions_served, result.slices_served) == (1, 0.5, 0)
     assert result.gpu_time_served == pytest.approx(3 / 5)
 
 
@@ -96,19 +96,19 @@ def test_machines_without_mig_are_asked_for_shares() -> None:
 
 
 def test_the_command_shows_every_policy() -> None:
-    found = run("--parts", "0.6", "--jobs", "60", "--nodes", "2", "-m", "hgx-h100")
+    found = run("--fractions", "0.6", "--jobs", "60", "--nodes", "2", "-m", "hgx-h100")
     assert found.exit_code == 0, found.output
     assert all(policy in found.output for policy in POLICIES)
-    lines = json.loads(run("--parts", "1", "--jobs", "20", "--policy", "ours", "-o", "json").output)
+    lines = json.loads(run("--fractions", "1", "--jobs", "20", "--policy", "ours", "-o", "json").output)
     assert [line["policy"] for line in lines] == ["ours"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--parts", "0.5", "--policy", "random"), "policy 'random' is none of these; there are slices by count"),
-        (("--policy", "slices by count"), "policy 'slices by count' is none of these; there are random"),
-        (("--parts", "0.5", "--trace", "jobs.csv"), "--seeds and --plot are for jobs of whole GPUs"),
+        (("--fractions", "0.5", "--policy", "random"), "policy 'random' is unknown. Write one of slices by count"),
+        (("--policy", "slices by count"), "policy 'slices by count' is unknown. Write one of random"),
+        (("--fractions", "0.5", "--trace", "jobs.csv"), "--seeds and --plot, which are for jobs of whole GPUs"),
     ],
 )
 def test_options_that_do_not_go_together(arguments: tuple[str, ...], told: str) -> None:

@@ -51,7 +51,7 @@ def test_the_policies_file_says_what_is_cut_up(tmp_path: Path) -> None:
 def test_names_that_no_node_has_are_refused(name: str) -> None:
     result = CliRunner().invoke(main, ["slices", "-m", "hgx-h100", "--node", name])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "is no node's name" in result.stderr
+    assert "is no name of a node" in result.stderr
 
 
 def test_tables_and_json() -> None:

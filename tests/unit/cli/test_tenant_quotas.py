@@ -28,7 +28,7 @@ def test_each_namespace_gets_a_quota_of_the_whole_cap() -> None:
         ("vision-dev", whole("16")),
     ]
     assert {one["kind"] for one in made.quotas} == {"ResourceQuota"}
-    assert "each of the 2 may have so many" in " ".join(made.notes)
+    assert "each of the 2 namespaces may have this many GPUs" in " ".join(made.notes)
     assert "share.gpu.topology.deviceclass.resource.k8s.io/devices" in " ".join(made.notes)
 
 

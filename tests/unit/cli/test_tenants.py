@@ -61,15 +61,26 @@ async def test_each_tenant_with_what_it_may_have_has_and_waits_for(cluster: GpuC
             {"gpus": 7, "products": ["Tesla V100*"], "used": 6},
         ],
         "gpus": 6,
-        "share": found["vision"]["share"],
+        "fair_share_use": found["vision"]["fair_share_use"],
         "waiting_pods": 1,
         "waiting_gpus": 2,
         "highest_priority": 100,
+        "unmatched": [],
     }
     assert (found["language"]["gpus"], found["language"]["caps"]) == (0, [])
     assert (found["namespace/else"]["waiting_pods"], found["namespace/else"]["waiting_gpus"]) == (1, 8)
     table = (await shell.run("tenants")).stdout
     assert "6 of 6; 6 of 7 Tesla V100*" in table
+
+
+async def test_a_cap_and_a_partition_that_no_gpu_matches_are_named(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    keep(cluster, "tenants: {a: {namespaces: [a], cap: [{products: [V100], gpus: 1}], partition: {nodes: [n2]}}}")
+    lines = (await shell.run("tenants")).stdout.splitlines()
+    product = "Tesla V100-SXM2-32GB"
+    for place, selector in (("cap[0].products", "V100"), ("partition", "nodes: [n2]")):
+        says = f"tenants.a.{place}: no GPU of the cluster matches {selector}. The cluster has {product}."
+        assert f"warning: {says}" in lines
 
 
 async def test_without_tenants_it_says_so(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -99,10 +110,19 @@ async def test_explain_says_that_a_cap_parks_it(
     file = tmp_path / "policies.yaml"
     file.write_text(TEXT)
     said = await shell.data("explain", "third", "--policies", str(file))
-    assert said["reason"] == ("its tenant's cap: tenant vision holds 4 of 6 GPUs; this asks for 3: default/first 4")
-    assert said["reason"] == said["said"]
+    requester = "gang" if wishes else "pod"
+    assert said["reason"] == (
+        f'Waiting for quota: tenant "vision" may use 6 GPUs, this {requester} requests 3. In use: 4 (default/first 4).'
+    )
+    assert said["reason"] == said["recorded_reason"]
+    assert said["quota_help"] == (
+        'Pods of tenant "vision" must release 1 more GPU, or an administrator must raise the cap. '
+        "gputopo tenants shows the caps and their use."
+    )
+    shown = (await shell.run("explain", "third", "--policies", str(file))).stdout
+    assert f"What would help\n\n{said['quota_help']}\n" in shown
     assert said["free"] is None
-    assert said["turn"]["tenant"] == "vision"
+    assert said["queue"]["tenant"] == "vision"
 
 
 async def test_explain_says_which_gpus_a_cap_leaves_out(
@@ -119,6 +139,8 @@ async def test_explain_says_which_gpus_a_cap_leaves_out(
     file = tmp_path / "policies.yaml"
     file.write_text(text)
     said = await shell.data("explain", "p", "--policies", str(file))
-    assert said["reason"].endswith("GPUs left out by its tenant's cap: tenant vision holds 0 of 0 GPUs of Tesla V100*")
+    assert said["reason"].endswith(
+        'GPUs are left out by quota: tenant "vision" may use 0 GPUs of Tesla V100*. In use: 0.'
+    )
     assert said["reason"] == cluster.note("p", "reason")
     assert names.REASON in cluster.get_pod("p")["metadata"]["annotations"]

@@ -70,7 +70,7 @@ def test_list_names_every_profile() -> None:
 def test_a_problem_is_one_line_on_stderr_and_status_1(tmp_path: Path) -> None:
     file = tmp_path / "glued.txt"
     file.write_text("\tGPU0\tGPU1\nGPU0\t X \tSYSSYS\n")
-    for source, says in ((str(file), "line 2, column 10: 'SYSSYS' is SYS and SYS"), ("dgx9", "no profile")):
+    for source, says in ((str(file), "line 2, column 10: 'SYSSYS' is SYS and SYS"), ("dgx9", "no such profile")):
         result = run("-m", source)
         assert result.exit_code == 1
         assert result.stdout == ""
@@ -171,5 +171,7 @@ def test_an_older_nccl_stays_with_a_machine_that_is_saved(tmp_path: Path) -> Non
     saved.write_text(shown.output)
     assert read_machine(saved).nccl_version == "2.23"
     refused = CliRunner().invoke(main, ["topo", "-m", "l40s-x8", "--nccl-version", "2.3.4"])
-    assert refused.stderr == "Error: nccl-version: '2.3.4'; write 2.19 or a later one, as 2.23 or 2.23.4\n"
+    assert refused.stderr == (
+        "Error: nccl-version: '2.3.4' is not allowed. Write 2.19 or a later version, for example 2.23 or 2.23.4.\n"
+    )
     assert CliRunner().invoke(main, ["topo", "--cluster", "--nccl-version", "2.23"]).exit_code == 2

@@ -59,8 +59,19 @@ async def test_pods_with_gpus_come_first_and_each_state_has_its_cure(cluster: Gp
     ]
     shown = (await shell.run("uninstall")).stdout
     assert shown.startswith("4 pods need the driver.")
-    for cure in ("has GPUs: delete it before", "waits at its gate: the scheduling gate", "waits for GPUs: as a pod"):
+    for cure in ("has GPUs: delete it while", "waits at its gate: the scheduling gate", "waits for GPUs: as a pod"):
         assert cure in shown
+
+
+async def test_a_pod_with_gpus_that_is_being_deleted(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("trains", 4)
+    await run_all(cluster)
+    has_its_claim(cluster, "trains")
+    deletion = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/keep"]}
+    cluster.store.edit(PODS, ("default", "trains"), lambda pod: pod["metadata"].update(deletion))
+    assert [(one["pod"], one["state"]) for one in await listed(shell)] == [("trains", "is being deleted")]
+    assert "once its processes have ended, run kubectl delete pod NAME --force" in (await shell.run("uninstall")).stdout
 
 
 async def test_pods_that_have_ended_or_have_devices_of_another_driver_are_not_listed(

@@ -121,7 +121,9 @@ async def test_the_table_says_when_and_the_sum(filled: GpuCluster, shell: Comman
     assert "from 2015-08-19T16:00:00Z to 2015-08-19T18:00:00Z" in result.stdout
     assert "counted until 20" in result.stdout
     assert result.stdout.splitlines()[-1].split()[:2] == ["total", "12.75"]
-    assert (await shell.run("usage", "--from", "2015-08-18", "--to", "2015-08-18")).stdout.endswith("nobody had any\n")
+    assert (await shell.run("usage", "--from", "2015-08-18", "--to", "2015-08-18")).stdout.endswith(
+        "no GPU time in this period\n"
+    )
 
 
 async def test_what_an_older_release_wrote_is_read(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -159,10 +161,10 @@ def test_times(begin: str, end: str, first: int, last: int) -> None:
 @pytest.mark.parametrize(
     ("begin", "end", "said"),
     [
-        ("yesterday", "", "'yesterday' is no time; write a date"),
-        ("2015-08-19T16:00:00", "", "no time zone; write 2015-08-19T16:00:00Z"),
+        ("yesterday", "", "'yesterday' is no time. Write a date"),
+        ("2015-08-19T16:00:00", "", "has no time zone. Write 2015-08-19T16:00:00Z"),
         ("2015-13-01", "", "is no time"),
-        ("1d", "2d", "write an earlier --from"),
+        ("1d", "2d", "Write an earlier --from"),
         ("9999999999d", "", "is no time"),
         ("1d", "0000-00-00", "--to: '0000-00-00' is no time"),
     ],

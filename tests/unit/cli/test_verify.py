@@ -32,6 +32,7 @@ from dradriver.kube.resources import (
     NODES,
     PODS,
     RESOURCE_SLICES,
+    SECRETS,
     VALIDATING_WEBHOOKS,
 )
 from dradriver.topology import profiles
@@ -71,10 +72,24 @@ def part(
     }
 
 
+def authority(days: int) -> certificates.Bundle:
+    """Return certificates with an authority that ends in so many days; the served certificate may have ended."""
+    made = datetime.datetime.now(datetime.UTC) - certificates.AUTHORITY_LIFE + datetime.timedelta(days=days, hours=1)
+    return certificates.renew(None, now=made, hosts=["x"])
+
+
+def certified(days: int) -> certificates.Bundle:
+    """Return certificates with an authority that ends in so many days, and with a served certificate of today."""
+    return certificates.renew(authority(days), now=datetime.datetime.now(datetime.UTC), hosts=["x"])
+
+
+def base64_of(pem: str) -> str:
+    return base64.b64encode(pem.encode()).decode()
+
+
 def bundle(days: int) -> str:
     """What the webhook publishes, so that it ends in so many days."""
-    made = datetime.datetime.now(datetime.UTC) - certificates.AUTHORITY_LIFE + datetime.timedelta(days=days, hours=1)
-    return base64.b64encode(certificates.trusted(certificates.renew(None, now=made, hosts=["x"])).encode()).decode()
+    return base64_of(authority(days).authorities)
 
 
 REVIEWS = "selfsubjectaccessreviews"
@@ -128,7 +143,8 @@ def hook(cluster: GpuCluster, ca: str, *, excluded: Sequence[str] = ()) -> None:
     }
     client = {"service": service, "caBundle": ca}
     hooks = [{"name": "pods", "clientConfig": client, "rules": rules, "namespaceSelector": chosen}]
-    cluster.put(MUTATING_WEBHOOKS, {"metadata": {"name": "hook"}, "webhooks": hooks})
+    metadata = {"name": "hook", "labels": webhook_configuration(OURS)["metadata"]["labels"]}
+    cluster.put(MUTATING_WEBHOOKS, {"metadata": metadata, "webhooks": hooks})
 
 
 async def said(shell: CommandLine, *arguments: str, status: int = 0) -> dict[str, list[tuple[str, str]]]:
@@ -137,7 +153,7 @@ async def said(shell: CommandLine, *arguments: str, status: int = 0) -> dict[str
     found: dict[str, list[tuple[str, str]]] = {}
     for one in json.loads(result.stdout)["findings"]:
         assert bool(one["cure"]) == (one["status"] != "PASS"), "what is wrong has a cure"
-        found.setdefault(one["check"], []).append((one["status"], one["said"]))
+        found.setdefault(one["check"], []).append((one["status"], one["message"]))
     return found
 
 
@@ -148,7 +164,7 @@ async def test_where_all_is_well_nothing_but_pass_is_said(well: GpuCluster, shel
     assert found["policies"][0][1].startswith(
         "3 pods of controller, webhook and node agents use those of the ConfigMap, digest "
     )
-    assert "refused a pod with a bad word" in found["webhook-asked"][0][1]
+    assert "refused a pod with a wrong annotation" in found["webhook-asked"][0][1]
     assert not [one for one in shell.api.requests if one.method == "POST" and one.path.endswith("/pods")
                 and one.query.get("dryRun") != "All"], "no pod is made"  # fmt: skip
 
@@ -160,7 +176,8 @@ async def test_a_node_alone(well: GpuCluster, shell: CommandLine) -> None:
     assert "n2" in found["slices"][0][1]
     assert "webhook-asked" not in found
     result = await shell.run("verify", "n3")
-    assert (result.exit_code, result.stderr) == (2, "Error: there is no node n3; kubectl get nodes lists them\n")
+    message = "Error: the cluster has no node n3. List the nodes: kubectl get nodes\n"
+    assert (result.exit_code, result.stderr) == (2, message)
 
 
 def _no_leader(cluster: GpuCluster) -> None:
@@ -215,6 +232,14 @@ def _bad_policies(cluster: GpuCluster) -> None:
     cluster.put(CONFIG_MAPS, policies_map("gpu: []"))
 
 
+UNMATCHED = "tenants: {a: {namespaces: [a], cap: [{products: [H100], gpus: 1}]}}"
+
+
+def _unmatched_cap(cluster: GpuCluster) -> None:
+    lease(cluster, time.time(), UNMATCHED)
+    cluster.put(CONFIG_MAPS, policies_map(UNMATCHED))
+
+
 def _excluded(cluster: GpuCluster) -> None:
     hook(cluster, bundle(300), excluded=["default"])
 
@@ -244,9 +269,8 @@ def _two_authorities(cluster: GpuCluster) -> None:
     hooks = cluster.find(MUTATING_WEBHOOKS, "hook")
     assert hooks is not None
     other = hooks["webhooks"][0]["clientConfig"] | {"caBundle": bundle(299)}
-    cluster.put(
-        VALIDATING_WEBHOOKS, {"metadata": {"name": "other"}, "webhooks": [{"name": "x", "clientConfig": other}]}
-    )
+    metadata = hooks["metadata"] | {"name": "other"}
+    cluster.put(VALIDATING_WEBHOOKS, {"metadata": metadata, "webhooks": [{"name": "x", "clientConfig": other}]})
 
 
 def _new_kubelet(cluster: GpuCluster) -> None:
@@ -281,12 +305,19 @@ def _lacks(cluster: GpuCluster) -> None:
 @pytest.mark.parametrize(
     ("harm", "check", "status", "text"),
     [
-        (_no_leader, "leader", "FAIL", "last said so at"),
-        (_future_leader, "leader", "WARN", "which is yet to come"),
+        (_no_leader, "leader", "FAIL", "last renewed its Lease at"),
+        (_future_leader, "leader", "WARN", "which is in the future"),
         (_older_policies, "policies", "WARN", "and the ConfigMap has"),
         (_older_controller, "policies", "WARN", "no controller says which policies it uses"),
         (_predecessors_policies, "policies", "WARN", "no controller says which policies it uses"),
-        (_bad_policies, "policies", "WARN", "did you mean gpus?"),
+        (_bad_policies, "policies", "FAIL", "gpu: This field is unknown. Known fields: gpus, "),
+        (_bad_policies, "policies", "FAIL", "This is line 1 of policies.yaml of ConfigMap gpu-topology/any-policies."),
+        (
+            _unmatched_cap,
+            "policies",
+            "WARN",
+            "tenants.a.cap[0].products: no GPU of the cluster matches H100. The clust",
+        ),
         (_excluded, "webhook-asked", "WARN", "about no pod of namespace default"),
         (_no_class, "device-classes", "FAIL", names.MIG_CLASS),
         (_no_class, "device-classes", "FAIL", "amd.gpu.topology"),
@@ -299,7 +330,7 @@ def _lacks(cluster: GpuCluster) -> None:
         (_other_release, "versions", "WARN", f"the driver has version 9.9.9, and this gputopo {__version__}"),
         (_image_not_rolled_out, "versions", "WARN", "gpu-topology-dra:3"),
         (_without_a_gpu, "slices", "WARN", "n1: GPU6 is in no slice"),
-        (_two_authorities, "certificates", "WARN", "hook and other trust different authorities"),
+        (_two_authorities, "certificates", "WARN", "the webhooks of hook and other trust different authorities"),
         (_old_kubelet, "cdi", "WARN", "containerd 1.x"),
         (_half_a_pool, "slices", "FAIL", "1 of 2 slices are there"),
         (_damaged, "slices", "FAIL", "its machine cannot be read"),
@@ -312,6 +343,139 @@ async def test_what_is_wrong(
     harm(well)
     result = await said(shell, status=1 if status == "FAIL" else int(harm is _old_kubelet))
     assert any(one == status and text in what for one, what in result[check]), result[check]
+
+
+def secret(cluster: GpuCluster, certificate: str, *, mounted: bool = False) -> None:
+    """Have the webhook serve this certificate from its own Secret, or from a mounted one."""
+    made = part("webhook")
+    made["spec"]["containers"][1]["args"] = ["webhook", *(() if mounted else ("--secret=webhook-certificates",))]
+    if mounted:
+        made["spec"]["volumes"] = [{"name": "certificates", "secret": {"secretName": "webhook-certificates"}}]
+    cluster.put(PODS, made)
+    metadata = {"name": "webhook-certificates", "namespace": OURS}
+    cluster.put(SECRETS, {"metadata": metadata, "type": "Opaque", "data": {"tls.crt": base64_of(certificate)}})
+
+
+async def test_the_ca_bundle_is_compared_with_the_secret(well: GpuCluster, shell: CommandLine) -> None:
+    assert "ca-bundle" not in await said(shell), "it is not known where the certificates are"
+    kept = certified(300)
+    hook(well, base64_of(kept.authorities))
+    secret(well, kept.certificate)
+    assert (await said(shell))["ca-bundle"] == [
+        ("PASS", f"each caBundle verifies the certificate in Secret {OURS}/webhook-certificates")
+    ]
+    secret(well, certified(299).certificate)
+    assert (await said(shell, status=1))["ca-bundle"] == [
+        (
+            "FAIL",
+            f"the caBundle of hook does not verify the certificate in Secret {OURS}/webhook-certificates, so the API "
+            "server does not trust the webhook",
+        )
+    ]
+    secret(well, "")
+    assert (await said(shell, status=1))["ca-bundle"][0][0] == "FAIL"
+    well.remove(SECRETS, "webhook-certificates", OURS)
+    assert (await said(shell, status=1))["ca-bundle"][0][0] == "FAIL"
+    shell.api.fail(times=math.inf, path="/secrets/", status=403, reason="Forbidden")
+    assert (await said(shell))["ca-bundle"][0][1].startswith("not compared: you may not read Secret")
+
+
+async def test_while_authorities_rotate_that_of_the_served_certificate_counts(
+    well: GpuCluster, shell: CommandLine
+) -> None:
+    old, new = certified(200), certified(300)
+    both = base64_of(old.authorities + new.authorities)
+    for trusts, serves, status in (
+        (base64_of(old.authorities), old, "PASS"),  # the new authority is in the Secret, and is not published yet
+        (both, old, "PASS"),
+        (both, new, "PASS"),
+        (base64_of(old.authorities), new, "FAIL"),  # the old authority is common to both, and did not sign
+    ):
+        hook(well, trusts)
+        secret(well, serves.certificate)
+        assert (await said(shell, status=int(status == "FAIL")))["ca-bundle"][0][0] == status
+
+
+async def test_a_certificate_that_has_ended_is_not_trusted(well: GpuCluster, shell: CommandLine) -> None:
+    made = datetime.datetime.now(datetime.UTC) - 2 * certificates.CERTIFICATE_LIFE
+    kept = certificates.renew(None, now=made, hosts=["x"])
+    hook(well, base64_of(kept.authorities))
+    secret(well, kept.certificate)
+    assert (await said(shell, status=1))["ca-bundle"][0][0] == "FAIL"
+
+
+async def test_webhooks_of_other_programs_in_the_namespace_do_not_count(well: GpuCluster, shell: CommandLine) -> None:
+    kept = certified(300)
+    hook(well, base64_of(kept.authorities), excluded=["default"])
+    secret(well, kept.certificate)
+    client = {"service": {"name": "other", "namespace": OURS}, "caBundle": bundle(20)}
+    hooks = [{"name": "other", "clientConfig": client, "rules": [{"resources": ["pods"]}]}]
+    for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+        well.put(resource, {"metadata": {"name": "other"}, "webhooks": hooks})
+    found = await said(shell)
+    assert found["ca-bundle"][0][0] == "PASS"
+    assert [status for status, _ in found["certificates"]] == ["PASS"]
+    assert "about no pod of namespace default" in found["webhook-asked"][0][1]
+    well.remove(MUTATING_WEBHOOKS, "hook")
+    ((status, text),) = (await said(shell, status=1))["certificates"]
+    assert (status, text) == ("FAIL", f"no webhook configuration names a service of namespace {OURS}")
+
+
+async def test_a_mounted_certificate_of_another_authority_is_a_warning(well: GpuCluster, shell: CommandLine) -> None:
+    hook(well, bundle(300))
+    secret(well, certified(299).certificate, mounted=True)
+    assert (await said(shell))["ca-bundle"][0][0] == "WARN"
+
+
+async def test_a_secret_that_cannot_be_read_is_no_good_sign(well: GpuCluster, shell: CommandLine) -> None:
+    secret(well, certified(300).certificate)
+    shell.api.fail(times=math.inf, path="/secrets/", status=500)
+    ((status, text),) = (await said(shell))["ca-bundle"]
+    assert status == "WARN"
+    assert text.startswith("not compared: Secret")
+
+
+async def test_the_cure_of_older_policies_names_all_pods(well: GpuCluster, shell: CommandLine) -> None:
+    for node in ("n2", "n3"):
+        well.put(PODS, part("node", node))
+        shell.api.fail(times=math.inf, path=f"/node-{node}:8081/proxy", body=b"gpu_topology_policies_digest 7.0\n")
+    result = json.loads((await shell.run("verify", "-o", "json")).stdout)
+    (found,) = [one for one in result["findings"] if one["check"] == "policies"]
+    assert found["cure"].endswith(f"kubectl -n {OURS} delete pod node-n2 node-n3")
+
+
+async def test_many_pods_with_older_policies_are_restarted_by_their_owners(
+    well: GpuCluster, shell: CommandLine
+) -> None:
+    for number in range(2, 10):
+        well.put(PODS, part("node", f"n{number}"))
+    well.put(PODS, part("controller", "n2"))
+    older = shell.api.fail(times=math.inf, path="-n[2-9]:8081/proxy", body=b"gpu_topology_policies_digest 7.0\n")
+    result = json.loads((await shell.run("verify", "-o", "json")).stdout)
+    (found,) = [one for one in result["findings"] if one["check"] == "policies"]
+    restart = f"kubectl -n {OURS} rollout restart"
+    assert found["cure"].endswith(
+        f"restart these 9 pods by their owners: {restart} deployment -l app.kubernetes.io/component=controller; "
+        f"{restart} daemonset -l app.kubernetes.io/component=node"
+    )
+    older.stop()
+    shell.api.fail(times=math.inf, path="-n[2-9]:8081/proxy", body=b"nothing 7.0\n")
+    result = json.loads((await shell.run("verify", "-o", "json")).stdout)
+    (found,) = [one for one in result["findings"] if one["check"] == "policies"]
+    assert found["cure"].endswith("describe pod controller-n2 " + " ".join(f"node-n{number}" for number in range(2, 9)))
+
+
+async def test_pods_that_use_a_faulty_gpu_are_named(well: GpuCluster, shell: CommandLine) -> None:
+    well.rival("old", "n1", [1])
+    piece = well.find(RESOURCE_SLICES, resource_slices.slice_name(0, "n1"))
+    assert piece is not None
+    uuid = well.machines["n1"].gpus[1].uuid
+    (device,) = [one for one in piece["spec"]["devices"] if one["name"] == resource_slices.device_name(uuid)]
+    device["taints"] = [{"key": "gpu.topology/xid", "value": "79", "effect": "NoSchedule"}]
+    well.put(RESOURCE_SLICES, piece)
+    assert (await said(shell))["taints"] == [
+        ("WARN", "n1: 1 device has the taint gpu.topology/xid=79, used by default/old, a claim without pod")
+    ]
 
 
 async def test_a_process_with_older_policies_is_named(well: GpuCluster, shell: CommandLine) -> None:
@@ -367,23 +531,26 @@ async def test_a_taint_is_said_with_the_repair_of_its_fault(well: GpuCluster, sh
     ]
     well.put(RESOURCE_SLICES, piece)
     result = await shell.run("verify", "-o", "json")
-    found = [one for one in json.loads(result.stdout)["findings"] if one["check"] == "taints"]
-    assert [(one["status"], one["said"], one["cure"]) for one in found] == [
+    findings = json.loads(result.stdout)["findings"]
+    assert [one["message"] for one in findings if one["check"] == "slices"] == ["1 node publishes a machine"]
+    found = [one for one in findings if one["check"] == "taints"]
+    assert [(one["status"], one["message"], one["cure"]) for one in found] == [
         (
             "WARN",
             "n1: 1 device has the taint example.com/mine",
-            "a taint that is no known fault; find out who wrote it: docs/node.md lists those of the node agent",
+            "a taint that is no fault known to this driver. Find out which program wrote the taint. "
+            "docs/internals/gpu-faults.md lists the taints of the node agent",
         ),
         (
             "WARN",
             "n1: 1 device has the taint gpu.topology/ecc=uncorrected",
-            "memory errors that could not be corrected; reset the GPU once nobody uses it: the bad rows are remapped "
-            "then; new pods get it all the same",
+            "memory errors that could not be corrected. Reset the GPU when no pod uses it, so that the bad rows are "
+            "remapped. Until then new pods can still get it",
         ),
         (
             "WARN",
             "n1: 1 device has the taint gpu.topology/xid=79",
-            "the GPU has fallen off the bus; drain the node and reboot it. If it comes again, have the GPU and its "
+            "the GPU has fallen off the bus. Drain the node and reboot it. If it comes again, have the GPU and its "
             "slot checked",
         ),
     ]
@@ -408,7 +575,7 @@ async def test_pods_that_are_over_or_of_others_are_no_parts(well: GpuCluster, sh
     found = await said(shell)
     assert found["node"] == [("PASS", "1 pod is ready")]
     assert found["webhook"] == [("PASS", "1 pod is ready")]
-    assert found["versions"][0][1].startswith("all parts run gpu-topology-dra:1;")
+    assert found["versions"][0][1].startswith("all components run gpu-topology-dra:1, ")
 
 
 def test_commands_of_cures_name_their_namespace() -> None:
@@ -462,7 +629,7 @@ async def test_what_is_wrong_beside_nvidias_driver(addon: GpuCluster, shell: Com
     addon.put(NODES, node | {"status": node["status"] | {"allocatable": {"nvidia.com/gpu": "8"}}})
     found = await said(shell, status=1)
     assert found["device-classes"] == [("FAIL", "there is no DeviceClass gpu.nvidia.com")]
-    assert ("FAIL", "n1: no devices of gpu.nvidia.com, which hands out the GPUs") in found["slices"]
+    assert ("FAIL", "n1: no devices of gpu.nvidia.com, which allocates the GPUs") in found["slices"]
     assert found["other-drivers"] == [
         ("FAIL", "n1: a device plugin offers 8 nvidia.com/gpu, and so does gpu.nvidia.com")
     ]
@@ -503,7 +670,7 @@ async def test_a_webhook_that_cannot_be_asked(
 async def test_a_webhook_that_is_not_asked_and_rights_that_are_missing(cluster: GpuCluster, shell: CommandLine) -> None:
     shell.api.fail(times=math.inf, method="POST", path=REVIEWS, status=201, body=b'{"status":{"allowed":false}}')
     found = await said(shell, status=1)
-    assert found["webhook-asked"] == [("FAIL", "nobody refused a pod with a bad word in namespace default")]
+    assert found["webhook-asked"] == [("FAIL", "nothing refused a pod with a wrong annotation in namespace default")]
     assert {status for status, _ in found["rights"]} == {"WARN"}
     assert not [one for one in cluster.all(PODS) if one["metadata"]["name"].startswith("gputopo")]
 
@@ -514,6 +681,7 @@ async def test_the_drivers_namespace_is_where_its_webhook_is(well: GpuCluster, s
         well.remove(PODS, pod["metadata"]["name"], OURS)
         well.put(PODS, pod | {"metadata": pod["metadata"] | {"namespace": "kube-gpu"}})
     assert (await shell.run("verify n1 --job")).exit_code == 2
+    well.remove(MUTATING_WEBHOOKS, "hook")
     well.put(MUTATING_WEBHOOKS, webhook_configuration("kube-gpu"))
     result = await shell.run("verify n1 --job")
     assert yaml.safe_load(result.stdout)["metadata"]["namespace"] == "kube-gpu"

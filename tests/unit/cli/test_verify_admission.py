@@ -51,21 +51,21 @@ async def test_a_standard_that_the_namespace_enforces(
     installed.put(NAMESPACES, {"metadata": {"name": "other", "labels": {ENFORCE: "restricted"}}})
     found = await findings(shell, "pod-security")
     assert [(one["status"], one["cure"]) for one in found] == ([("FAIL", LABEL)] if forbids else [])
-    assert all(f'"{level}"' in one["said"] for one in found)
+    assert all(f'"{level}"' in one["message"] for one in found)
 
 
 async def test_a_standard_that_the_api_server_itself_enforces(installed: GpuCluster, shell: CommandLine) -> None:
     refused(installed, "a", QUOTA, "2026-01-01T00:00:00Z")
     refused(installed, "b", VIOLATES, "2026-01-01T01:00:00Z")
     (found,) = await findings(shell, "pod-security")
-    assert (found["said"], found["cure"]) == (VIOLATES, LABEL)
+    assert (found["message"], found["cure"]) == (VIOLATES, LABEL)
 
 
 async def test_another_refusal_is_shown_while_an_agent_is_missing(installed: GpuCluster, shell: CommandLine) -> None:
     refused(installed, "a", QUOTA, "2026-01-01T00:00:00Z")
-    assert any(QUOTA in one["said"] for one in await findings(shell, "agents"))
+    assert any(QUOTA in one["message"] for one in await findings(shell, "agents"))
     installed.put(PODS, part("node", "n2"))
-    assert not any(QUOTA in one["said"] for one in await findings(shell, "agents"))
+    assert not any(QUOTA in one["message"] for one in await findings(shell, "agents"))
 
 
 async def test_a_namespace_that_may_not_be_read(installed: GpuCluster, shell: CommandLine) -> None:

@@ -22,7 +22,7 @@ def said(root: Path, *, status: int) -> dict[str, tuple[str, str]]:
     words = ["--host-root", str(root), "--cdi-root", str(root / "cdi"), "-o", "json"]
     result = CliRunner().invoke(main, ["verify", "--this-machine", *words])
     assert result.exit_code == status, result.output
-    return {one["check"]: (one["status"], one["said"]) for one in json.loads(result.stdout)["findings"]}
+    return {one["check"]: (one["status"], one["message"]) for one in json.loads(result.stdout)["findings"]}
 
 
 def server(root: Path, profile: str = "mi210-x8") -> AmdServer:
@@ -40,7 +40,7 @@ def test_a_machine_where_all_is_well(tmp_path: Path) -> None:
     assert found["gpus"] == ("PASS", "8 x AMD Instinct MI210")
     assert found["profile"] == ("PASS", "the links are those of mi210-x8")
     assert found["base-specification"] == ("PASS", f"{tmp_path}/cdi/{GPU_FILE} has the device nodes of all 8 GPUs")
-    assert found["parts"][0] == "PASS"
+    assert found["fractions"][0] == "PASS"
     assert not {"mig", "mps", "toolkit", "links"} & found.keys()
 
 

@@ -56,7 +56,7 @@ def said(server: Server, *more: str, status: int, driver: Path | None = None) ->
     found: dict[str, list[tuple[str, str]]] = {}
     for one in json.loads(result.stdout)["findings"]:
         assert bool(one["cure"]) == (one["status"] != "PASS")
-        found.setdefault(one["check"], []).append((one["status"], one["said"]))
+        found.setdefault(one["check"], []).append((one["status"], one["message"]))
     return found
 
 

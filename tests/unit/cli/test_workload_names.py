@@ -87,7 +87,7 @@ async def test_of_an_owner_the_first_pod_that_waits_is_explained(cluster: GpuClu
     cluster.schedule()
     result = await shell.run("explain", "job/work")
     assert "Pod default/work-2\n" in result.stdout
-    assert result.stderr == "job work has 3 pods; this is work-2\n"
+    assert result.stderr == "job work has 3 pods. This is work-2.\n"
 
 
 async def test_an_owner_without_pods_is_one_line(shell: CommandLine) -> None:
@@ -111,3 +111,34 @@ async def test_gangs_of_one_owner_have_the_names_of_their_pods(cluster: GpuClust
         cluster.put(PODS, pod)
     await cluster.settle()
     assert [one["name"] for one in await shell.data("queue")] == ["default/serve-0", "default/serve-1"]
+
+
+async def test_a_name_that_is_no_pod_is_that_of_its_gang_or_owner(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.rival("old", "n1", range(8))
+    for number in range(2):
+        cluster.pod(f"train-{number}", 4, namespace="team-a", wishes={"gang": "train", "gang-size": "2"})
+    worker = cluster.admitted("worker-0", 4, namespace="team-a")
+    worker["metadata"]["ownerReferences"] = owned("apps/v1", "ReplicaSet", "batch")
+    cluster.put(PODS, worker)
+    await cluster.settle()
+    for name, pod, words in (("team-a/train", "train-0", "gang train has 2 pods"), ("team-a/batch", "worker-0", "")):
+        result = await shell.run("explain", name)
+        assert result.exit_code == 0, result.output
+        assert f"Pod team-a/{pod}" in result.stdout
+        assert words in result.stderr
+    assert (await shell.run("explain", "team-b/train")).exit_code == 1
+
+
+async def test_if_a_pod_has_the_name_of_a_gang_the_form_of_the_gang_is_named(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    cluster.node("n1")
+    cluster.rival("old", "n1", range(8))
+    for name in ("train", "train-1"):
+        cluster.pod(name, 4, namespace="team-a", wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    assert (await shell.data("explain", "team-a/train"))["same_name"] == "team-a/gang/train"
+    shown = (await shell.run("explain", "team-a/train")).stdout
+    assert "A gang has the same name: gputopo explain team-a/gang/train" in shown
+    assert (await shell.data("explain", "team-a/train-1"))["same_name"] == ""

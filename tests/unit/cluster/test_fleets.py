@@ -171,7 +171,9 @@ def test_whose_gpus_are_that_two_want_to_themselves_is_said_once(caplog: pytest.
         fleets.relabelled("x")
         fleets.of("zeal")
     (said,) = (record.message for record in caplog.records)
-    assert said.startswith("policies file: tenants apt and zeal both have GPUs of node x to themselves; apt has them")
+    assert said.startswith(
+        "Policies file: the exclusive partitions of tenants apt and zeal both contain GPUs of node x. Tenant apt gets"
+    )
 
 
 def test_a_view_goes_on_by_small_steps() -> None:

@@ -158,7 +158,7 @@ def best(found: Inventory, viewer: str) -> object:
     try:
         return found.fleet.rank(request, tenant=found.tenant(viewer), explain=False)
     except NoPlaceError as error:
-        return error.stable.partition("; another namespace")[0]
+        return error.stable.partition(" Another namespace")[0]
 
 
 STATIC = Mode(mig="static")

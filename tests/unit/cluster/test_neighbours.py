@@ -77,7 +77,7 @@ async def test_who_finds_no_node_without_a_sibling_waits_and_is_told_why() -> No
         db(cluster, name, affinity=ALONE)
     await cluster.settle()
     assert cluster.claim("db-1") is None
-    assert "pods of its own kind there already" in (cluster.note("db-1", "reason") or "")
+    assert "excluded by the pod's anti-affinity or topology spread" in (cluster.note("db-1", "reason") or "")
     cluster.pod("other", 1)
     cluster.node("b")
     await cluster.settle()
@@ -211,7 +211,7 @@ async def test_a_pod_that_was_bound_by_hand_keeps_no_gpus_and_is_told() -> None:
         await asyncio.sleep(3)
         assert (cluster.claim("p"), cluster.gpus("q")[0]) == (None, "a")
         await asyncio.sleep(30)
-        assert (cluster.note("p", "reason") or "").startswith("it was bound to node a without its GPUs")
+        assert (cluster.note("p", "reason") or "").startswith("The pod was bound to node a without its GPUs")
 
 
 @pytest.mark.looptime

@@ -255,7 +255,7 @@ def test_a_class_that_cannot_be_read_leaves_its_requests_to_the_scheduler() -> N
     ask = NicAsk(requests=(NicRequest("nic", DRANET_CLASS, DRANET, 1), NicRequest("odd", "odd", DRANET, 1)))
     found = mine.readable(ask)
     assert [one.name for one in found.requests] == ["nic"]
-    assert dict(found.left) == {"odd": "a selector of its DeviceClass is for the scheduler alone to judge"}
+    assert dict(found.left) == {"odd": "only the scheduler can evaluate a selector of its DeviceClass"}
     assert mine.readable(ONE) is ONE
 
 

@@ -158,7 +158,7 @@ async def test_a_process_that_is_no_good_is_tried_anew_after_a_pause(
     tabulator = Tabulator(command=(str(program),), clock=clock)
     tabulator.ready("a", kind(1))
     await failed(tabulator, caplog)
-    assert "tables of a's kind of machine" in caplog.text
+    assert "Node a: the tables of this kind of machine" in caplog.text
     assert tabulator.next_node(clock.now) is None
     clock.now += 2
     script(program, MAKES)
@@ -176,8 +176,8 @@ async def test_a_kind_that_takes_too_long_is_given_up_and_the_others_have_their_
     tabulator.ready("b", kind(2))
     caplog.set_level(logging.WARNING)
     await failed(tabulator, caplog, times=2)
-    told = [record.getMessage().split("'")[0] for record in caplog.records]
-    assert told == ["tables of a", "tables of b"], "the twin has had its turn too"
+    told = [record.getMessage().partition(": the tables")[0] for record in caplog.records]
+    assert told == ["Node a", "Node b"], "the twin has had its turn too"
 
 
 async def test_a_node_that_is_another_machine_all_the_time_has_its_turn_less_and_less_often(
@@ -289,7 +289,7 @@ async def test_nor_is_a_gang_and_it_is_not_told_that_there_are_too_few() -> None
         cluster.pod(pod, 8, wishes={"gang": "p", "gang-size": "2"})
     await cluster.settle()
     assert cluster.claim("p-0") is None
-    assert (cluster.note("p-0", "reason") or "").endswith("nodes left out: GPUs not assessed yet")
+    assert (cluster.note("p-0", "reason") or "").endswith("Nodes left out: GPUs not assessed yet.")
     tell(late, "b")
     await cluster.settle()
     assert {cluster.gpus(pod)[0] for pod in ("p-0", "p-1")} == {"a", "b"}

@@ -30,7 +30,7 @@ from tests.fakes.gpucluster import GpuCluster
 
 Object = dict[str, Any]
 _, BETA, ALPHA = DEVICE_TAINT_RULES
-GONE = "GPUs are left out that DeviceTaintRule"
+GONE = "GPUs tainted by DeviceTaintRule"
 
 
 def rule(name: str, selector: Object | None, *, effect: str = "NoSchedule") -> Object:
@@ -69,7 +69,7 @@ async def test_no_pod_is_placed_on_what_a_rule_taints_until_it_is_gone(effect: s
     cluster.pod("one", 1)
     await cluster.settle()
     assert 3 not in cluster.gpus("seven")[1]
-    assert f"{GONE} drain taints" in str(cluster.note("one", "reason"))
+    assert f"{GONE} drain are left out" in str(cluster.note("one", "reason"))
     withdraw(cluster, found)
     await cluster.settle()
     assert cluster.gpus("one")[1] == [3]
@@ -143,7 +143,7 @@ async def test_what_nvidias_driver_hands_out_is_tainted_by_its_own_names() -> No
     found = apply(cluster, "drain", {"driver": NVIDIA.driver, "pool": "a", "device": device})
     cluster.pod("p", 8)
     await cluster.settle()
-    assert f"{GONE} drain taints" in str(cluster.note("p", "reason"))
+    assert f"{GONE} drain are left out" in str(cluster.note("p", "reason"))
     withdraw(cluster, found)
     await cluster.settle()
     assert len(cluster.gpus("p")[1]) == 8

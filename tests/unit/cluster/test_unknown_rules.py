@@ -78,7 +78,7 @@ def test_of_pods_without_such_rules_the_controller_knows_all(plain: Pod) -> None
 
 def test_of_volumes_that_exist_already_the_scheduler_alone_knows_the_free_ones() -> None:
     reason = unknown(pod(), disk="local")
-    assert reason == "only the scheduler knows which nodes have a free volume of StorageClass 'local'"
+    assert reason == "Only the scheduler knows which nodes have a free volume of StorageClass 'local'."
 
 
 def test_claims_of_other_drivers_are_known_once_they_are_allocated() -> None:
@@ -86,9 +86,9 @@ def test_claims_of_other_drivers_are_known_once_they_are_allocated() -> None:
         pod(resourceClaims=[GPUS, BY_NAME]),
         pod({"resourceClaimStatuses": MADE}, resourceClaims=[BY_TEMPLATE]),
     )
-    assert unknown(named) == "only the scheduler knows which nodes have the devices of ResourceClaim 'nic-claim'"
+    assert unknown(named) == "Only the scheduler knows which nodes have the devices of ResourceClaim 'nic-claim'."
     assert unknown(named, claims=(("a", "nic-claim"),)) is None
-    by_template = "only the scheduler knows which nodes have the devices of ResourceClaimTemplate 'nic-template'"
+    by_template = "Only the scheduler knows which nodes have the devices of ResourceClaimTemplate 'nic-template'."
     assert unknown(made) == unknown(pod(resourceClaims=[BY_TEMPLATE])) == by_template
     assert unknown(made, claims=(("a", "p-nic-x"),)) is None
 
@@ -107,7 +107,7 @@ def test_templates_of_channels_are_known() -> None:
 )
 def test_labels_of_namespaces_are_not_known(kind: str, selector: Any) -> None:
     text = unknown(pod(affinity=affinity(kind, namespaceSelector=selector)))
-    assert text == "only the scheduler knows the labels of namespaces, by which the pod's affinity selects pods"
+    assert text == "Only the scheduler knows the labels of namespaces, by which the pod's affinity selects pods."
 
 
 def test_rules_above_the_bounds_are_not_looked_at() -> None:
@@ -115,16 +115,16 @@ def test_rules_above_the_bounds_are_not_looked_at() -> None:
     large = pod(affinity=affinity(labelSelector={"matchExpressions": values}))
     assert (
         unknown(large)
-        == "only the scheduler knows what pod affinity and topology spread with more than 8 terms or 200 labels select"
+        == "Only the scheduler knows what pod affinity and topology spread with more than 8 terms or 200 labels select."
     )
     assert unknown(pod(affinity=affinity()), has_too_many=True) == (
-        "only the scheduler knows where so many pods are as the pod's affinity and topology spread are about"
+        "Only the scheduler knows on which nodes the many pods are that the pod's affinity and topology spread select."
     )
     ports = pod(containers=[{"name": "c", "ports": [{"hostPort": 1 + n} for n in range(65)]}])
-    assert unknown(ports) == "only the scheduler knows which nodes have more than 64 host ports free"
+    assert unknown(ports) == "Only the scheduler knows which nodes have more than 64 host ports free."
     many = pod(volumes=[{"name": str(n), "persistentVolumeClaim": {"claimName": f"c{n}"}} for n in range(17)])
     assert unknown(many) == (
-        "only the scheduler knows where the volumes of a pod with more than 16 PersistentVolumeClaims are"
+        "Only the scheduler knows where the volumes of a pod with more than 16 PersistentVolumeClaims are."
     )
 
 

@@ -183,7 +183,7 @@ async def test_a_pod_stays_at_its_gate_until_its_claim_has_what_it_has_not_to_wa
     async with working(cluster):
         await asyncio.sleep(30)
         assert cluster.claim("p") is None
-        assert "waits for PersistentVolumeClaim 'data', which is not " in (cluster.note("p", "reason") or "")
+        assert "Waiting for PersistentVolumeClaim 'data', which " in (cluster.note("p", "reason") or "")
         assert cluster.claim("other") is not None
         claim(cluster, "data", "disk")
         await asyncio.sleep(61)
@@ -416,10 +416,10 @@ async def test_explain_knows_where_volumes_are_or_says_that_it_does_not(
     assert ELSEWHERE in (await shell.data("explain next"))["reason"]
     shell.api.fail(path="/persistentvolumes", status=403, reason="Forbidden", message="no", times=9)
     result = await shell.run("explain", "next")
-    assert (result.exit_code, "there is a place for it on n0" in result.stdout) == (0, True)
+    assert (result.exit_code, "There is a place for the pod on n0" in result.stdout) == (0, True)
     assert "verb get on persistentvolumeclaims, persistentvolumes and storageclasses" in result.stderr
     claim(cluster, "data", None)
-    reason = "waits for PersistentVolumeClaim 'data', which is not bound to a volume yet"
+    reason = "Waiting for PersistentVolumeClaim 'data', which is not bound to a volume yet."
     assert (await shell.data("explain next"))["reason"] == reason
 
 

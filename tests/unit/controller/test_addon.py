@@ -210,7 +210,7 @@ async def test_nothing_is_placed_on_a_node_that_only_one_of_the_two_describes() 
     cluster.pod("p", 2)
     await cluster.settle()
     assert cluster.claim("p") is None
-    assert cluster.note("p", "reason") == "no node offers GPUs of this driver"
+    assert cluster.note("p", "reason") == "No node offers GPUs of this driver."
     cluster.publish("a", cluster.machines["a"])
     await cluster.settle()
     assert cluster.gpus("p")[0] == "a"

@@ -110,7 +110,10 @@ async def test_what_of_theirs_cannot_be_placed_waits_with_the_reason_until_the_t
     await cluster.settle()
     assert claim_of(cluster) is None
     reason = cluster.note("p", "reason") or ""
-    assert "ResourceClaimTemplate t: request 'gpu': class 'mig.nvidia.com' is none of gpu.nvidia.com" in reason
+    assert (
+        "ResourceClaimTemplate t: request 'gpu': class 'mig.nvidia.com' is neither a GPU class (gpu.nvidia.com"
+        in reason
+    )
     content = {"metadata": {"name": "t", "namespace": "default"}, "spec": spec(request())}
     cluster.remove(RESOURCE_CLAIM_TEMPLATES, "t", "default")  # a template's spec never changes
     cluster.put(RESOURCE_CLAIM_TEMPLATES, content)
@@ -147,21 +150,30 @@ def test_what_a_template_of_their_class_comes_to(content: Object, expected: Whol
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (spec(), "write a request of the class gpu.nvidia.com"),
-        (spec(request("gpu", "gpu.topology")), "class 'gpu.topology' is none of gpu.nvidia.com"),
-        (spec(request("gpu", "share.gpu.topology")), "class 'share.gpu.topology' is none of gpu.nvidia.com"),
-        (spec(request("gpu", "vfio.gpu.nvidia.com")), "have a template of its own for other devices"),
+        (spec(), "Write a request with the class gpu.nvidia.com"),
+        (spec(request("gpu", "gpu.topology")), "class 'gpu.topology' is neither a GPU class (gpu.nvidia.com"),
+        (
+            spec(request("gpu", "share.gpu.topology")),
+            "class 'share.gpu.topology' is neither a GPU class (gpu.nvidia.com",
+        ),
+        (spec(request("gpu", "vfio.gpu.nvidia.com")), "Write a template of its own for other devices"),
         (
             spec(request(), request("imex", "compute-domain-default-channel.nvidia.com")),
-            "is no GPU; give the containers",
+            "is not a GPU. Give the containers",
         ),
-        (spec(request(capacity={"requests": {"memory": "10Gi"}})), "write gpu.topology/min-memory"),
-        (spec(selected(f"{ATTRIBUTE}index == 0")), "is for the scheduler alone to judge"),
-        (spec(selected(f"{ATTRIBUTE}productName == 'A\"")), "is for the scheduler alone to judge"),
-        (spec(selected("device.attributes['gpu.topology'].productName == 'A'")), "is for the scheduler alone"),
-        (spec(request(), config=[configured("MigDeviceConfig")]), "'MigDeviceConfig' for driver gpu.nvidia.com is for"),
-        (spec(request(), config=[configured("VfioDeviceConfig", "gpu")]), "is for no whole GPU; write GpuConfig"),
-        (spec(request(), constraints=[{"matchAttribute": "gpu.nvidia.com/parentUUID"}]), "cannot be placed"),
+        (spec(request(capacity={"requests": {"memory": "10Gi"}})), "Write gpu.topology/min-memory"),
+        (spec(selected(f"{ATTRIBUTE}index == 0")), "only kube-scheduler can evaluate the selector"),
+        (spec(selected(f"{ATTRIBUTE}productName == 'A\"")), "only kube-scheduler can evaluate the selector"),
+        (
+            spec(selected("device.attributes['gpu.topology'].productName == 'A'")),
+            "only kube-scheduler can evaluate the selector",
+        ),
+        (
+            spec(request(), config=[configured("MigDeviceConfig")]),
+            "'MigDeviceConfig' for driver gpu.nvidia.com is not for",
+        ),
+        (spec(request(), config=[configured("VfioDeviceConfig", "gpu")]), "is not for whole GPUs. Write GpuConfig"),
+        (spec(request(), constraints=[{"matchAttribute": "gpu.nvidia.com/parentUUID"}]), "the driver cannot place"),
     ],
 )
 def test_what_cannot_be_placed_is_refused_with_the_cure(content: Object, told: str) -> None:

@@ -1,4 +1,4 @@
-"""The books are compared with what the reflectors show, and put right where an error in the program left them wrong."""
+"""The accounting is compared with what the reflectors show, and put right if an error in the program left it wrong."""
 
 from __future__ import annotations
 
@@ -174,10 +174,10 @@ def _free(picture: Picture) -> None:
 
 
 BREAKS: list[tuple[Callable[[Picture], None], str]] = [
-    (_held_by_nobody, "holders"),
-    (_held_by_a_ghost, "holders"),
-    (_stands_with_a_device_alone, "holders"),
-    (_stands_with_no_device, "holders"),
+    (_held_by_nobody, "allocations"),
+    (_held_by_a_ghost, "allocations"),
+    (_stands_with_a_device_alone, "allocations"),
+    (_stands_with_no_device, "allocations"),
     (_claim_gone, "claims"),
     (_claim_changed, "claims"),
     (_pod_gone, "pods"),
@@ -187,9 +187,9 @@ BREAKS: list[tuple[Callable[[Picture], None], str]] = [
     (_slice_gone, "slices"),
     (_usage, "usage"),
     (_usage_of_ours, "usage"),
-    (_claimant_gone, "claimants"),
-    (_claimant_there, "claimants"),
-    (_misled, "claimants"),
+    (_claimant_gone, "claim users"),
+    (_claimant_there, "claim users"),
+    (_misled, "claim users"),
     (_free, "free"),
     (_no_gpu_time, "gpu time"),
     (_charged_nothing, "gpu time"),
@@ -197,19 +197,19 @@ BREAKS: list[tuple[Callable[[Picture], None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "book"), BREAKS, ids=[damage.__name__ for damage, _ in BREAKS])
+@pytest.mark.parametrize(("damage", "record"), BREAKS, ids=[damage.__name__ for damage, _ in BREAKS])
 async def test_what_is_wrong_is_said_counted_and_put_right(
-    damage: Callable[[Picture], None], book: str, caplog: pytest.LogCaptureFixture
+    damage: Callable[[Picture], None], record: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = await settled()
     picture = cluster.worker.picture
-    before = sample("gpu_topology_audit_differences_total", book=book)
+    before = sample("gpu_topology_audit_differences_total", record=record)
     users, used = sorted(picture.claim_users.every()), copy.deepcopy(picture.nodes.used())
     damage(picture)
 
     assert await cluster.audit() > 0
-    assert sample("gpu_topology_audit_differences_total", book=book) > before
-    assert f"{book} of" in caplog.text
+    assert sample("gpu_topology_audit_differences_total", record=record) > before
+    assert f"{record} of" in caplog.text
     assert await cluster.audit() == 0
     assert len(picture.inventory.holds.of(CLAIM)) == 4
     assert (sorted(picture.claim_users.every()), picture.nodes.used()) == (users, used)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from dradriver.allocator.request import Amount
+from dradriver.allocator.request import Amount, NoPlaceError
 from dradriver.api.claims.pins import Key
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.policy_sections import Policies
@@ -20,7 +20,7 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.queue.limits import Allowance, Limit, LimitError
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.reservation_rules import Terms
-from dradriver.reason import Cause, Reason
+from dradriver.reason import Cause
 from tests.effort import sampled
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
@@ -61,7 +61,7 @@ async def test_who_would_take_its_tenant_beyond_its_cap_waits_and_is_told_who_us
     await cluster.settle()
     assert placed(cluster, "first", "second") == ["first"]
     assert cluster.note("second", "reason") == (
-        "its tenant's cap: tenant vision holds 5 of 6 GPUs; this asks for 2: default/first 4, dev/nb 1"
+        'Waiting for quota: tenant "vision" may use 6 GPUs, this pod requests 2. In use: 5 (default/first 4, dev/nb 1).'
     )
 
 
@@ -153,7 +153,7 @@ async def test_what_others_chose_counts_too() -> None:
     cluster.pod("p", 2)
     await cluster.settle()
     assert placed(cluster, "p") == []
-    assert "holds 3 of 4 GPUs; this asks for 2: default/by-hand 3" in (cluster.note("p", "reason") or "")
+    assert "may use 4 GPUs, this pod requests 2. In use: 3 (default/by-hand 3)." in (cluster.note("p", "reason") or "")
 
 
 async def test_a_pod_that_may_have_other_products_gets_one_that_the_cap_leaves() -> None:
@@ -165,7 +165,7 @@ async def test_a_pod_that_may_have_other_products_gets_one_that_the_cap_leaves()
     assert cluster.gpus("first")[0] == "a"
     assert cluster.gpus("second")[0] == "b"
     assert placed(cluster, "third") == []
-    assert "holds 4 of 4 GPUs of NVIDIA H100*; this asks for 2" in (cluster.note("third", "reason") or "")
+    assert "may use 4 GPUs of NVIDIA H100*, this pod requests 2. In use: 4" in (cluster.note("third", "reason") or "")
 
 
 async def test_where_what_the_cap_leaves_is_full_it_is_told_both_and_gets_either() -> None:
@@ -179,26 +179,46 @@ async def test_where_what_the_cap_leaves_is_full_it_is_told_both_and_gets_either
     pod = cluster.find(PODS, "second", "mine")
     assert pod is not None
     reason = pod["metadata"]["annotations"]["gpu.topology/reason"]
-    assert "no eligible node has such a set free" in reason
-    assert reason.endswith("GPUs left out by its tenant's cap: tenant vision holds 4 of 4 GPUs of NVIDIA H100*")
+    assert "no eligible node has such a free set" in reason
+    assert reason.endswith('GPUs are left out by quota: tenant "vision" may use 4 GPUs of NVIDIA H100*. In use: 4.')
     assert placed(cluster, "other", namespace="others") == ["other"], "who asks for the same is not blocked by that"
     cluster.remove(RESOURCE_CLAIMS, "theirs", "default")
     await cluster.settle()
     assert placed(cluster, "second", namespace="mine") == ["second"]
 
 
+async def test_only_the_first_pod_of_a_line_is_told_what_its_tenant_uses() -> None:
+    """Else each change of the use would be written to all waiting pods of the tenant."""
+    cluster = cluster_of(capped(100, Cap(gpus=4, products=(H100,))), a="dgx-h100", b="dgx-a100")
+    cluster.rival("theirs", "b", range(8))
+    cluster.pod("small", 2, wishes={"product": H100})
+    cluster.pod("smaller", 1, wishes={"product": H100})
+    for name in ("first", "second", "third"):
+        cluster.pod(name, 4)
+    await cluster.settle()
+    before = [cluster.note(name, "reason") or "" for name in ("first", "second", "third")]
+    assert ["In use: 3." in text for text in before] == [True, False, False]
+    end(cluster, "small")
+    await cluster.settle()
+    after = [cluster.note(name, "reason") or "" for name in ("first", "second", "third")]
+    assert "In use: 1." in after[0]
+    assert after[1:] == before[1:]
+
+
 @pytest.mark.parametrize("cause", [Cause.RESERVED, Cause.CAP])
 async def test_what_left_gpus_out_gives_the_reason_its_cause(cause: Cause) -> None:
     class Keeps(Limit):
         def allow(self, workload: PendingWorkload, allowance: Allowance) -> Allowance:
-            return allowance._replace(closed=frozenset((A100,)), why=Reason(cause, "they are kept for others"))
+            return allowance._replace(
+                closed=frozenset((A100,)), why=NoPlaceError("They are kept for others", cause=cause)
+            )
 
     cluster = cluster_of(Policies(), a="dgx-a100", b="dgx-h100")
     cluster.rival("theirs", "b", range(8))
     cluster.worker.limits.put(Keeps(), in_force=True)
     cluster.pod("p", 4)
     await cluster.settle()
-    assert (cluster.note("p", "reason") or "").endswith("; they are kept for others")
+    assert (cluster.note("p", "reason") or "").endswith(" They are kept for others.")
     assert cluster.worker.reasons.counted()[cause] == 1
 
 
@@ -226,7 +246,7 @@ async def test_parts_count_by_their_part() -> None:
         cluster.pod(name, Amount(cores=40))
     await cluster.settle()
     assert placed(cluster, "p", "q", "r") == ["p", "q"]
-    assert "holds 0.8 of 1 GPU; this asks for 0.4" in (cluster.note("r", "reason") or "")
+    assert "may use 1 GPU, this pod requests 0.4. In use: 0.8" in (cluster.note("r", "reason") or "")
 
 
 async def test_slices_count_by_their_part() -> None:
@@ -236,7 +256,7 @@ async def test_slices_count_by_their_part() -> None:
         cluster.pod(name, ("3g.40gb",))
     await cluster.settle()
     assert placed(cluster, "p", "q") == ["p"]
-    assert "holds 0.5 of 0.5 GPUs; this asks for 0.5" in (cluster.note("q", "reason") or "")
+    assert "may use 0.5 GPUs, this pod requests 0.5. In use: 0.5" in (cluster.note("q", "reason") or "")
 
 
 async def test_a_gang_counts_as_a_whole() -> None:
@@ -244,7 +264,7 @@ async def test_a_gang_counts_as_a_whole() -> None:
     pods = gang(cluster, 2)
     await cluster.settle()
     assert placed(cluster, *pods) == []
-    assert "holds 0 of 15 GPUs; this asks for 16, more than it may ever have" in (cluster.note(pods[0], "reason") or "")
+    assert "may use 15 GPUs, this gang requests 16." in (cluster.note(pods[0], "reason") or "")
     cluster.worker.follow(capped(16))
     await cluster.settle()
     assert placed(cluster, *pods) == pods
@@ -319,7 +339,7 @@ async def test_a_pod_that_comes_to_a_running_gang_has_the_lost_ones_place_and_no
     cluster.pod("train-9", 8, wishes={"gang": "train", "gang-size": "2"})
     await cluster.settle()
     assert placed(cluster, "train-9") == []
-    assert "its tenant's cap" in (cluster.note("train-9", "reason") or "")
+    assert "quota: tenant" in (cluster.note("train-9", "reason") or "")
 
 
 async def test_whom_a_cap_parks_is_not_handed_over_to_the_scheduler() -> None:
@@ -369,14 +389,14 @@ async def test_whom_it_parked_is_told_once_the_place_is_what_lacks() -> None:
     cluster.put(RESOURCE_CLAIMS, claim)
     cluster.pod("third", 4, namespace="others")
     await cluster.settle()
-    assert "its tenant's cap" in (cluster.note("second", "reason") or "")
+    assert "quota: tenant" in (cluster.note("second", "reason") or "")
     cluster.worker.follow(capped(8))
     await cluster.settle()
-    assert "no eligible node has such a set free" in (cluster.note("second", "reason") or "")
+    assert "no eligible node has such a free set" in (cluster.note("second", "reason") or "")
 
 
 def _reasons(cluster: GpuCluster, pods: Iterable[str]) -> int:
-    return sum("its tenant's cap" in (cluster.note(pod, "reason") or "") for pod in pods)
+    return sum("quota: tenant" in (cluster.note(pod, "reason") or "") for pod in pods)
 
 
 async def test_only_the_first_of_many_is_told_new_figures() -> None:
@@ -392,7 +412,7 @@ async def test_only_the_first_of_many_is_told_new_figures() -> None:
     before = len(cluster.client.writes)
     end(cluster, "small")
     await cluster.settle()
-    assert "holds 3 of 4" in (cluster.note("m0", "reason") or "")
+    assert "In use: 3 " in (cluster.note("m0", "reason") or "")
     assert len(cluster.client.writes) == before + 1
     with patch.object(gang_plan, "plan") as plan:
         await cluster.settle()
@@ -440,19 +460,19 @@ async def test_figures_in_a_reason_are_of_the_last_minute_and_only_the_first_in_
             cluster.pod(name, 4)
         await asyncio.sleep(40)
         assert cluster.note("third", "reason") == cluster.note("fourth", "reason") == (
-            "its tenant's cap: tenant vision has no room in its 6 GPUs; this asks for 4"
+            'Waiting for quota: tenant "vision" may use 6 GPUs, this pod requests 4.'
         )  # fmt: skip
         for number, used in enumerate((4, 5)):
             cluster.pod(f"more-{number}", 1, namespace="dev")
             await asyncio.sleep(2)
             cluster.schedule()
             await asyncio.sleep(45)
-            assert f"tenant vision holds {used} of 6 GPUs" in (cluster.note("second", "reason") or "")
+            assert f"In use: {used} " in (cluster.note("second", "reason") or "")
         writes = [name for verb, name in cluster.client.writes if verb == "patch" and name in ("third", "fourth")]
         assert len(writes) == 2, "one for each: nothing that they say has changed"
         cluster.remove(PODS, "second", "default")
         await asyncio.sleep(45)
-        assert "tenant vision holds 5 of 6 GPUs" in (cluster.note("third", "reason") or "")
+        assert "In use: 5 " in (cluster.note("third", "reason") or "")
 
 
 @pytest.mark.slow
@@ -469,7 +489,7 @@ async def test_figures_of_a_reason_are_half_a_minute_old_at_most() -> None:
                 cluster.pod(f"small-{second}", 1)
             await asyncio.sleep(1)
             used_until[int(sum(cluster.features.caps.use("vision").values()))] = clock()
-            shown = re.search(r"holds (\d+) of", cluster.note("large", "reason") or "")
+            shown = re.search(r"In use: (\d+) ", cluster.note("large", "reason") or "")
             if shown is not None:
                 worst_s = max(worst_s, clock() - used_until.get(int(shown[1]), 0.0))
     assert shown is not None

@@ -192,7 +192,7 @@ async def test_a_pod_waits_at_its_gate_for_a_template_that_is_not_there_yet() ->
     pod(made, "p", 1, template="late")
     await made.settle()
     assert placed(made, "p") is None
-    assert "waits for ResourceClaimTemplate 'late', which is not there" in (made.note("p", "reason") or "")
+    assert "Waiting for ResourceClaimTemplate 'late', which does not exist" in (made.note("p", "reason") or "")
     made.put(RESOURCE_CLAIM_TEMPLATES, domains.template("late", DOMAIN))
     await made.settle()
     assert placed(made, "p") is None

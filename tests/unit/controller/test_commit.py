@@ -39,7 +39,7 @@ async def test_a_pod_whose_claim_is_somebody_elses_is_told_so_also_after_a_refus
         await asyncio.sleep(0.3)
         cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
         await asyncio.sleep(60)
-    assert "belongs to somebody else; delete this pod" in (cluster.note("p", "reason") or "")
+    assert "does not belong to this pod. Delete the pod" in (cluster.note("p", "reason") or "")
 
 
 async def test_a_pod_whose_earlier_claim_stays_is_told_so() -> None:
@@ -52,7 +52,7 @@ async def test_a_pod_whose_earlier_claim_stays_is_told_so() -> None:
         claim["metadata"].setdefault("finalizers", []).append("x.example.com/keep")
         cluster.put(RESOURCE_CLAIMS, claim)
         await asyncio.sleep(200)
-    assert cluster.note("p", "reason") == f"waits until its earlier claim {claim_of('p')} is gone"
+    assert cluster.note("p", "reason") == f"Waiting until the earlier claim {claim_of('p')} of the pod is gone."
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ async def test_a_pod_that_has_its_claim_again_is_told_nothing_but_what_the_sched
             if cluster.claim("p") is not None and (reason := cluster.note("p", "reason")) is not None:
                 told.add(reason)
     assert count > 1
-    assert told == {"the scheduler finds no room on its nodes: Insufficient cpu"}
+    assert told == {"The scheduler finds no room for pod p on its nodes: Insufficient cpu."}
 
 
 async def test_a_pod_is_handed_over_in_time_although_it_finds_places_that_it_loses_again() -> None:

@@ -148,5 +148,5 @@ async def test_a_pod_under_two_budgets_is_no_victim_and_is_not_asked_for() -> No
     assert cluster.evicted() == []  # the other one would have ended in vain
     assert cluster.ending() == []
     reason = cluster.note("me", "reason") or ""
-    assert "pod 'default/two' has 2 PodDisruptionBudgets ('first', 'second')" in reason
-    assert "Eviction API supports one" in reason
+    assert "Pod 'default/two' has 2 PodDisruptionBudgets ('first', 'second')" in reason
+    assert "Eviction API supports only one" in reason

@@ -76,22 +76,22 @@ async def test_gpus_by_what_becomes_of_them() -> None:
     cluster.pod("promised", 1)
     await cluster.settle()
     await counted(cluster)
-    assert gpus() == {"held": 2, "promised": 1, "closed": 8, "free": 13}
-    assert values("gpu_topology_gpus")[V100, "ill"] == 0, "a state that no GPU is in is 0, not missing"
-    assert values("gpu_topology_gpus_held") == {("default", V100, "whole"): 2}
+    assert gpus() == {"allocated": 2, "tentative": 1, "unavailable": 8, "free": 13}
+    assert values("gpu_topology_gpus")[V100, "unhealthy"] == 0, "a state that no GPU is in is 0, not missing"
+    assert values("gpu_topology_gpus_allocated") == {("default", V100, "whole"): 2}
 
 
-async def test_ill_and_withheld_gpus_are_told_apart() -> None:
+async def test_unhealthy_gpus_and_those_whose_mode_changes_are_told_apart() -> None:
     cluster = GpuCluster()
     cluster.node("a")
-    taints = {0: "gpu.topology/xid", 1: "gpu.topology/held"}
+    taints = {0: "gpu.topology/xid", 1: "gpu.topology/held", 2: "gpu.topology/mode-changes"}
     (piece,) = cluster.all(RESOURCE_SLICES)
     for number, key in taints.items():
         piece["spec"]["devices"][number]["taints"] = [{"key": key, "value": "79", "effect": "NoSchedule"}]
     cluster.put(RESOURCE_SLICES, piece)
     await cluster.settle()
     await counted(cluster)
-    assert gpus() == {"ill": 1, "withheld": 1, "free": 6}
+    assert gpus() == {"unhealthy": 2, "blocked": 1, "free": 5}
 
 
 async def test_parts_and_what_of_them_is_used() -> None:
@@ -103,8 +103,8 @@ async def test_parts_and_what_of_them_is_used() -> None:
     cluster.schedule()
     await cluster.settle()
     await counted(cluster)
-    assert values("gpu_topology_gpus_in_parts") == {(V100, "share"): 1}
-    assert values("gpu_topology_gpus_in_parts_used") == {(V100, "share"): pytest.approx(0.75)}
+    assert values("gpu_topology_gpus_in_fractions") == {(V100, "share"): 1}
+    assert values("gpu_topology_gpus_in_fractions_used") == {(V100, "share"): pytest.approx(0.75)}
 
 
 async def test_what_gpus_cost() -> None:
@@ -142,6 +142,28 @@ async def test_waiting_pods_by_cause() -> None:
     assert waiting == {"gpus": 1, "never": 1}
 
 
+async def test_the_oldest_wait_is_that_of_the_pod_that_waits_longest() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.rival("rival", "a", range(8))
+    for name, created in (("p", "2020-01-02T00:00:00Z"), ("q", "2020-01-01T00:00:00Z")):
+        pod = cluster.admitted(name)
+        pod["metadata"]["creationTimestamp"] = created
+        cluster.store.put(PODS, pod)
+    await cluster.settle()
+    await counted(cluster)
+    name = "gpu_topology_oldest_waiting_pod_timestamp_seconds"
+    of_both = values(name)[()]
+    cluster.remove(PODS, "q", "default")
+    await cluster.settle()
+    await counted(cluster)
+    assert (of_both, values(name)[()] - of_both) == (1_577_836_800, 86_400)
+    cluster.remove(PODS, "p", "default")
+    await cluster.settle()
+    await counted(cluster)
+    assert values(name)[()] == 0
+
+
 async def test_a_replica_that_stands_by_tells_nothing() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -162,7 +184,7 @@ async def test_an_error_in_one_figure_costs_that_figure_alone(caplog: pytest.Log
     await counted(cluster)
     assert gpus() == {"free": 8}
     assert values("gpu_topology_free_sets")
-    assert "_held of the metrics is not counted" in caplog.text
+    assert "the metrics of _held are not updated" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -187,7 +209,7 @@ async def test_what_is_fragmented_is_measured_by_the_machine(
     assert tuple(sum(each.values()) for each in found) == said
 
 
-async def test_a_gpu_whose_slices_are_all_ill_is_ill() -> None:
+async def test_a_gpu_whose_slices_are_all_unhealthy_is_unhealthy() -> None:
     cluster = GpuCluster()
     cluster.node("a", "dgx-a100", mode=Mode(mig="placements"))
     pieces = cluster.all(RESOURCE_SLICES)
@@ -199,14 +221,15 @@ async def test_a_gpu_whose_slices_are_all_ill_is_ill() -> None:
         cluster.put(RESOURCE_SLICES, piece)
     await cluster.settle()
     await counted(cluster)
-    assert gpus() == {"ill": 1, "parts": 7}
+    assert gpus() == {"unhealthy": 1, "fractions": 7}
 
 
 async def test_what_a_pod_got() -> None:
     names = {
         "placements": "gpu_topology_placements_total", "got": "gpu_topology_placement_preferences_total",
         "scores": "gpu_topology_placement_score_percent_sum", "across": "gpu_topology_placements_across_numa_total",
-        "kept": "gpu_topology_promises_kept_total", "waited": "gpu_topology_pod_wait_duration_seconds_count",
+        "kept": "gpu_topology_tentative_placements_kept_total",
+        "waited": "gpu_topology_pod_wait_duration_seconds_count",
     }  # fmt: skip
     before = {key: values(name) for key, name in names.items()}
     cluster = GpuCluster()
@@ -246,7 +269,11 @@ async def test_an_event_says_what_a_pod_got() -> None:
     await asyncio.gather(task, return_exceptions=True)
     _, gpus = cluster.gpus("p")
     assert told == [
-        ("p", f"GPUs {gpus[0]}, {gpus[1]} of node a: level nvlink, all-reduce predicted 40 GB/s, score 100")
+        (
+            "p",
+            f"The pod gets GPUs {gpus[0]}, {gpus[1]} of node a (level nvlink, predicted all-reduce 40 GB/s, "
+            f"score 100).",
+        )
     ]
 
 
@@ -317,5 +344,5 @@ async def test_what_is_free_is_what_can_be_had_whole() -> None:
     cluster.node("rack", "gb200-nvl72-rack")  # more GPUs than a machine of which some are placed may have
     await cluster.settle()
     await counted(cluster)
-    assert gpus() == {"free": 8, "parts": 8, "closed": 8}
+    assert gpus() == {"free": 8, "fractions": 8, "unavailable": 8}
     assert sum(values("gpu_topology_gpus_free_whole").values()) == 8

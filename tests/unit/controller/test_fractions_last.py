@@ -103,5 +103,5 @@ def test_a_rule_says_it() -> None:
     gpu = profiles.load("hgx-h100", seed="a").gpus[0]
     policies = read(b"gpus: [{shared: mps, fractionsOnly: true}]", source="x")
     assert mode_of(policies, node="a", labels={}, gpu=gpu) == Mode(shared="mps", fractions_only=True)
-    with pytest.raises(PoliciesError, match="of GPUs that have no fractions; write shared or mig in the same rule"):
+    with pytest.raises(PoliciesError, match=r"the GPUs of this rule have no fractions\. Add shared or mig to the rule"):
         read(b"gpus: [{fractionsOnly: true}]", source="x")

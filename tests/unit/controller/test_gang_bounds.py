@@ -122,7 +122,7 @@ async def test_a_share_in_a_gang_is_told_what_to_write() -> None:
     await cluster.settle()
     await asyncio.sleep(GATHER_S)
     await cluster.settle()
-    assert "gangs are of whole GPUs" in (cluster.note("p0", "reason") or "")
+    assert "Gangs use whole GPUs" in (cluster.note("p0", "reason") or "")
 
 
 async def test_a_gang_of_very_many_kinds_of_pods_is_told_and_decided_on_no_more() -> None:
@@ -211,7 +211,7 @@ async def test_a_gang_of_many_shapes_costs_no_more_than_the_limit_of_a_look() ->
     assert cluster.claim("train-0") is None
     await asyncio.sleep(2)  # of the test's clock: a pod is told nothing in its first second
     await cluster.settle()
-    assert "no place for all of them even when all its GPUs are free" in str(cluster.note("train-0", "reason"))
+    assert "no place for all of them, even if all its GPUs are free" in str(cluster.note("train-0", "reason"))
 
 
 async def test_without_anything_left_to_search_with_a_gang_begins_with_as_few_as_it_may() -> None:

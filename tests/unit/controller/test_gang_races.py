@@ -282,7 +282,7 @@ async def test_a_gang_that_a_strangers_claim_holds_up_holds_nothing() -> None:
     cluster.restart()
     await cluster.settle()
     assert claims(cluster, pods) == [lacks]
-    assert "belongs to somebody else" in (cluster.note(pods[0], "reason") or "")
+    assert "does not belong to this pod" in (cluster.note(pods[0], "reason") or "")
 
 
 async def test_a_late_pod_is_tried_again_on_a_node_where_the_scheduler_refused_it() -> None:
@@ -398,7 +398,7 @@ async def test_no_gate_opens_while_a_pod_of_the_plan_is_missing() -> None:
     cluster.collect()
     await cluster.settle()
     assert claims(cluster, ["train-1"]) == []
-    assert cluster.note("train-1", "reason") == "2 of 3 pods of its gang are there"
+    assert cluster.note("train-1", "reason") == "Waiting for more pods of the gang: 2 of 3 pods exist."
     gang(cluster, 3, there=1)
     await cluster.settle()
     assert lifted(cluster, pods) == pods

@@ -210,7 +210,7 @@ async def test_rules_that_no_plan_keeps_are_named_with_a_pod() -> None:
     assert await nodes_of(cluster, pods) == []
     reason = cluster.note("p", "reason")
     assert reason is not None
-    assert "require of each other: anti-affinity by topology.kubernetes.io/zone (pod p)" in reason
+    assert "rules of the gang's pods about each other: anti-affinity by topology.kubernetes.io/zone (pod p)" in reason
 
 
 async def test_what_is_missing_is_said_first_if_there_are_too_few_gpus() -> None:
@@ -324,7 +324,7 @@ async def test_a_kind_that_cannot_have_its_nodes_is_named_with_the_cause() -> No
     add(cluster, "r", gpus=2, size="3", nodeSelector={"disk": "fast"})
     await cluster.settle()
     reason = cluster.note("p", "reason") or ""
-    assert "; nodes left out for pod q: too little cpu; nodes left out for pod r: " in reason
+    assert " Nodes left out for pod q: too little cpu. Nodes left out for pod r: " in reason
     assert "pod p" not in reason
 
 
@@ -336,7 +336,9 @@ async def test_a_rule_that_keeps_a_kind_from_all_nodes_is_named() -> None:
     add(cluster, "p", gpus=2, size="2")
     add(cluster, "q", gpus=2, size="2", **apart(HOST, "other"))
     await cluster.settle()
-    assert "nodes left out for pod q: pods of its own kind there already" in (cluster.note("p", "reason") or "")
+    assert "Nodes left out for pod q: excluded by the pod's anti-affinity or topology spread" in (
+        cluster.note("p", "reason") or ""
+    )
 
 
 async def test_what_the_scheduler_said_is_not_repeated_when_there_is_no_place_for_another_reason() -> None:
@@ -354,7 +356,7 @@ async def test_what_the_scheduler_said_is_not_repeated_when_there_is_no_place_fo
         await asyncio.sleep(2)
     reason = cluster.note("p", "reason") or ""
     assert "volume node affinity" not in reason
-    assert "few nodes only" in reason
+    assert "can use only the nodes of an earlier plan" in reason
 
 
 @pytest.mark.parametrize(

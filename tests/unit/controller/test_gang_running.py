@@ -212,4 +212,4 @@ async def test_a_pod_that_leaves_its_running_gang_is_placed_as_a_single_pod(capl
     cluster.node("c")
     await cluster.settle()
     assert cluster.gpus(pods[1])[0] == "c"
-    assert "error in this program" not in caplog.text
+    assert "internal error" not in caplog.text

@@ -114,7 +114,7 @@ async def test_its_own_template_it_waits_for() -> None:
     await run(cluster)
     assert cluster.claim("q") is None
     assert cluster.note("q", "reason") == (
-        "waits for ResourceClaimTemplate 't', which is not there; create it in its namespace"
+        "Waiting for ResourceClaimTemplate 't', which does not exist. Create it in the pod's namespace."
     )
     template(cluster, gpus(count=2))
     await run(cluster)

@@ -22,7 +22,7 @@ async def test_a_gang_waits_until_all_its_pods_are_there() -> None:
     pods = gang(cluster, 3, there=2)
     await cluster.settle()
     assert claims(cluster, pods) == []
-    assert cluster.note("train-0", "reason") == "2 of 3 pods of its gang are there"
+    assert cluster.note("train-0", "reason") == "Waiting for more pods of the gang: 2 of 3 pods exist."
     cluster.pod("train-2", 8, wishes={"gang": "train", "gang-size": "3"})
     await cluster.settle()
     pods.append("train-2")
@@ -43,7 +43,7 @@ async def test_a_gang_is_one_however_the_json_of_its_notes_is_written() -> None:
         respell(cluster, pod, "gang")
     await cluster.settle()
     assert claims(cluster, pods) == []
-    assert cluster.note("train-0", "reason") == "2 of 3 pods of its gang are there"
+    assert cluster.note("train-0", "reason") == "Waiting for more pods of the gang: 2 of 3 pods exist."
 
 
 async def test_without_places_for_all_nobody_gets_one() -> None:
@@ -148,7 +148,7 @@ async def test_a_pod_that_comes_at_once_waits_until_its_place_is_free() -> None:
     cluster.pod("train-0b", 8, wishes={"gang": "train", "gang-size": "2"})
     await cluster.settle()
     assert cluster.claim("train-0b") is None
-    assert cluster.note("train-0b", "reason") == "the lost pod's GPUs are not free yet"
+    assert cluster.note("train-0b", "reason") == "Waiting until the GPUs of the lost pod are free."
     cluster.collect()
     await cluster.settle()
     assert cluster.gpus("train-0b") == lost
@@ -219,7 +219,7 @@ async def test_a_pod_that_its_kept_place_does_not_suit_waits_and_is_asked_about_
     await cluster.settle()
     assert cluster.claim(pods[0]) is None
     reason = cluster.note(pods[0], "reason") or ""
-    assert "of which 1 has no place now; nodes left out for pod train-0: " in reason
+    assert "there is no place now for 1 of the pods. Nodes left out for pod train-0: " in reason
 
 
 def counted(name: str, **labels: str) -> float:
@@ -234,12 +234,12 @@ async def test_gangs_are_counted_by_state_and_how_long_they_take_and_why_they_ar
     await cluster.settle()
     assert [counted("gangs", state=state) for state in ("waiting", "started")] == [1, 0]
     before = counted("gang_start_duration_seconds_count"), counted("gang_start_duration_seconds_sum")
-    given_back = counted("gangs_given_back_total", cause="overdue")
+    given_back = counted("gangs_released_total", cause="overdue")
     cluster.pod("one-1", 8, wishes={"gang": "one", "gang-size": "2"})
     await cluster.settle()
     await asyncio.sleep(2)
     await cluster.settle()
-    assert counted("gangs_given_back_total", cause="overdue") == given_back + 1
+    assert counted("gangs_released_total", cause="overdue") == given_back + 1
     assert counted("gang_start_duration_seconds_count") == before[0]
     await asyncio.sleep(60)
     await cluster.settle()

@@ -53,7 +53,7 @@ async def test_a_pod_without_a_place_is_lifted_with_a_ladder() -> None:
     assert pod["spec"]["schedulingGates"] == []
     assert "affinity" not in pod["spec"]
     reason = cluster.note("p", "reason") or ""
-    assert reason.startswith("handed over to the scheduler: ")
+    assert reason.startswith("Handed over to the scheduler. ")
     assert "4 GPUs" in reason
 
 
@@ -212,7 +212,7 @@ async def test_a_claim_that_somebody_deletes_is_made_anew() -> None:
     claim = cluster.claim("p")
     assert claim is not None
     assert claim["metadata"]["labels"][names.LABEL] == names.LABEL_HANDED_OVER
-    assert (cluster.note("p", "reason") or "").startswith("handed over to the scheduler: 4 GPUs")
+    assert (cluster.note("p", "reason") or "").startswith("Handed over to the scheduler. Waiting for 4 GPUs")
     cluster.node("b")
     cluster.remove(RESOURCE_CLAIMS, claim_of("q"), "default")
     await cluster.settle()
@@ -285,7 +285,7 @@ async def test_a_pod_that_had_its_place_is_not_handed_over() -> None:
     cluster.rival("other", "a", range(8))
     await cluster.settle()
     assert cluster.claim("p") is None
-    assert "the nodes that this pod was placed for" in (cluster.note("p", "reason") or "")
+    assert "The pod was placed before" in (cluster.note("p", "reason") or "")
 
 
 async def test_by_a_template_it_is_also_what_the_words_demand() -> None:

@@ -71,7 +71,7 @@ async def test_a_gang_that_nothing_can_suspend_is_warned_and_stays_whole() -> No
     world.rest()
     await world.later(300)
     assert world.names == ["a", "b"]
-    assert "delete that yourself" in world.said[-1][1]
+    assert "This owner cannot be suspended. Delete it." in world.said[-1][1]
 
 
 async def test_a_jobs_pods_end_together_and_only_once_all_are_idle() -> None:
@@ -98,7 +98,7 @@ async def test_of_a_jobset_all_pods_have_to_be_idle() -> None:
     world.rest(first)
     await world.later(300)
     assert sorted(world.names) == sorted([first, second])
-    assert "has other pods, which are not to end now" in world.said[-1][1]
+    assert "has other pods, which must not end now" in world.said[-1][1]
     world.rest(second)
     await world.later(62)
     assert world.names == []
@@ -124,7 +124,7 @@ async def test_what_kueue_has_admitted_is_left_to_it() -> None:
     world.rest()
     await world.later(120)
     assert len(world.names) == 2
-    assert "queue of Kueue's" in world.said[-1][1]
+    assert "queue of Kueue" in world.said[-1][1]
 
 
 async def test_pods_that_share_a_claim_are_told_and_not_ended() -> None:

@@ -22,7 +22,7 @@ async def test_who_does_not_ask_for_it_is_told_once_and_never_ended() -> None:
     await world.later(40)
     assert world.said == []
     await world.later(24 * 60)
-    assert world.said == [("nb", f"its GPUs have done nothing since {SINCE}")]
+    assert world.said == [("nb", f"The GPUs of this pod have been idle since {SINCE}.")]
     assert end(world) == (None, None)
 
 
@@ -31,7 +31,7 @@ async def test_where_the_cluster_ends_nobody_those_who_ask_for_it_are_told_too()
     await notebook(world)
     await world.later(24 * 60)
     assert world.names == ["nb"]
-    assert world.said == [("nb", f"its GPUs have done nothing since {SINCE}")]
+    assert world.said == [("nb", f"The GPUs of this pod have been idle since {SINCE}.")]
 
 
 async def test_it_is_warned_ten_minutes_before_and_then_evicted() -> None:
@@ -46,7 +46,7 @@ async def test_it_is_warned_ten_minutes_before_and_then_evicted() -> None:
     assert world.names == ["nb"]
     await world.later(2)
     assert world.names == []
-    assert world.said[-1] == ("nb", f"ended: its GPUs have done nothing since {SINCE}")
+    assert world.said[-1] == ("nb", f"The controller ended the pod, because its GPUs have been idle since {SINCE}.")
 
 
 async def test_a_warning_stays_on_a_pod_that_has_a_part_of_a_gpu() -> None:
@@ -85,7 +85,8 @@ async def test_who_works_again_is_not_ended_and_begins_anew() -> None:
     assert end(world) == (None, None)
     assert world.said[-1] == (
         "nb",
-        "it is not ended: not all GPUs of it, its gang or its job are known to be idle any more",
+        "The controller does not end the pod: some GPUs of the pod, its gang or its job are not idle any more, or "
+        "it is unknown whether they are.",
     )
     world.rest("nb")
     await world.later(49)
@@ -234,7 +235,8 @@ async def test_a_disruption_budget_is_kept_said_and_asked_again() -> None:
     assert world.names == ["nb"]
     told = [text for _, text in world.said if "PodDisruptionBudget" in text]
     assert told == [
-        f"its GPUs have done nothing since {SINCE}, but it is not ended: its PodDisruptionBudget does not let it end "
+        f"The controller cannot end the pod, although its GPUs have been idle since {SINCE}: its "
+        f"PodDisruptionBudget does not let it end "
         "now: Cannot evict pod as it would violate the pod's disruption budget."
     ]
     world.cluster.store.edit(
@@ -269,7 +271,7 @@ async def test_without_the_right_it_is_said_which_one_is_missing() -> None:
     world.cluster.client.refuse["evict"] = [ApiError(403, "Forbidden", "no")] * 1000
     await world.later(120)
     assert world.names == ["nb"]
-    assert "may not evict pods: set controller.idleEviction" in world.said[-1][1]
+    assert "The controller cannot evict pods: set controller.idleEviction" in world.said[-1][1]
 
 
 async def test_who_cannot_be_ended_is_in_nobodys_way() -> None:

@@ -157,7 +157,7 @@ async def test_an_error_of_the_program_while_it_looks_at_one_pod_stops_no_other(
     async with working(cluster):
         await asyncio.sleep(2)
         assert cluster.gpus("good")[0] == "a"
-        assert "an error in the controller" in (cluster.note("odd", "reason") or "")
+        assert "The controller failed because of a bug" in (cluster.note("odd", "reason") or "")
         monkeypatch.undo()
         await asyncio.sleep(10)
         assert cluster.gpus("odd")[0] == "a"
@@ -187,7 +187,7 @@ async def test_an_error_of_the_program_about_one_machine_costs_that_node_alone(
         cluster.pod("again", 8)
         await asyncio.sleep(0.5)
         assert cluster.gpus("again")[0] == "a-odd"
-    assert "node a-odd" in caplog.text
+    assert "Node a-odd" in caplog.text
 
 
 async def test_a_lift_that_is_refused_gives_the_gpus_back() -> None:

@@ -73,4 +73,6 @@ async def test_while_pods_of_a_job_run_the_next_ones_are_placed_one_by_one() -> 
     await cluster.settle()
     assert lifted(cluster, ["j-3", "j-4"]) == ["j-3"], "it does not wait for the other one, which has no place"
     assert cluster.gpus("j-3")[0] == free
-    assert cluster.note("j-4", "reason") == "3 pods with 8 GPUs each, of which 1 has no place now"
+    assert (
+        cluster.note("j-4", "reason") == "Waiting for 3 pods with 8 GPUs each: there is no place now for 1 of the pods."
+    )

@@ -219,7 +219,7 @@ async def test_explain_says_what_becomes_of_it(tmp_path: Path) -> None:
     cluster.node("a")
     claim = await left(cluster, 2)
     async with command_line(cluster.store, tmp_path) as shell:
-        assert "is about to lift its gate" in (await shell.data("explain p"))["reason"]
+        assert "is about to remove the scheduling gate" in (await shell.data("explain p"))["reason"]
         cluster.rival("rival", "a", cluster.gpus("p")[1])
-        assert "is about to make it anew" in (await shell.data("explain p"))["reason"]
+        assert "is about to create it again" in (await shell.data("explain p"))["reason"]
     assert not await kept(cluster, claim)

@@ -59,7 +59,7 @@ async def test_a_claim_left_by_a_crash_goes_when_there_is_no_place_any_more() ->
     cluster.restart()
     await cluster.settle()
     assert cluster.claim("p") is None
-    assert cluster.note("p", "reason") == "no node with GPUs can run this pod: too little cpu"
+    assert cluster.note("p", "reason") == "No node with GPUs can run this pod: too little cpu."
 
 
 async def test_a_claim_left_by_a_conflict_is_replaced_when_the_wish_changed() -> None:
@@ -107,7 +107,7 @@ async def test_a_claim_of_somebody_else_is_never_touched() -> None:
     cluster.pod("p")
     await cluster.settle()
     assert cluster.claim("p") == theirs
-    assert "belongs to somebody else" in (cluster.note("p", "reason") or "")
+    assert "does not belong to this pod" in (cluster.note("p", "reason") or "")
 
 
 async def test_a_claim_that_no_reflector_has_shown_is_looked_at_not_doubled() -> None:
@@ -120,7 +120,7 @@ async def test_a_claim_that_no_reflector_has_shown_is_looked_at_not_doubled() ->
     await cluster.worker.rest()
     await cluster.worker.rest()
     assert cluster.claim("p") == theirs
-    assert "belongs to somebody else" in (cluster.note("p", "reason") or "")
+    assert "does not belong to this pod" in (cluster.note("p", "reason") or "")
 
 
 async def test_a_pod_that_changed_meanwhile_is_lifted_in_its_new_form() -> None:

@@ -70,10 +70,10 @@ async def test_nobody_is_placed_before_it_is_known_whose_he_is() -> None:
     cluster.pod("p", 8)
     await cluster.settle()
     assert cluster.claim("p") is None
-    assert "whose its namespace is, is not known yet" in (cluster.note("p", "reason") or "")
+    assert "The tenant of the namespace is not known yet" in (cluster.note("p", "reason") or "")
     cluster.worker.namespace_changed("default", {"team": "vision"})
     await cluster.settle()
-    assert "its tenant's cap: tenant vision holds 0 of 4 GPUs" in (cluster.note("p", "reason") or "")
+    assert 'Refused by quota: tenant "vision" may use 4 GPUs' in (cluster.note("p", "reason") or "")
     cluster.worker.namespace_changed("default", {"team": "language"})
     await cluster.settle()
     assert cluster.claim("p") is not None
@@ -118,7 +118,7 @@ async def test_of_one_that_several_claim_it_is_said_once() -> None:
         watched.shown("x", Metadata(labels=labels))
         await asyncio.sleep(1)
     assert [name for name, _ in said] == ["x"]
-    assert "tenants one, two claim it by its labels; it is one's" in said[0][1]
+    assert "several tenants of the policies file: one, two. The namespace is part of one" in said[0][1]
     assert sample("gpu_topology_namespaces_of_several_tenants") == 1
     watched.shown("x", Metadata(labels={"b": "2"}))
     assert sample("gpu_topology_namespaces_of_several_tenants") == 0

@@ -149,7 +149,7 @@ async def test_nothing_is_assigned_that_too_few_nics_have_in_common(assigned: Mo
     template(cluster, gpus(), *requests, **alike_functions(*requests))
     pod(cluster)
     await ready(cluster)
-    with pytest.raises(NoNicsError, match="no eligible node has so many free ones"):
+    with pytest.raises(NoNicsError, match="no eligible node has enough free NICs"):
         decide(Snapshot(cluster.worker.picture, "default"), wish_of(cluster, "p"))
     assert assigned.call_count == 0
 
@@ -177,11 +177,13 @@ async def test_a_whole_search_is_bounded_and_goes_on_behind_where_it_ended(
     assigned.reset_mock()
     picture, version = cluster.worker.picture, cluster.worker.picture.version
     for ask in range(3):
-        with pytest.raises(NoNicsError, match="none so far beside GPUs that are free; other nodes are looked at next"):
+        with pytest.raises(
+            NoNicsError, match=r"no node with free GPUs was found yet that has them. Other nodes are tried next"
+        ):
             decide(Snapshot(picture, "default"), wish_of(cluster, "p"))
         assert picture.version == version + ask + 1, "so it is asked again"
         assert assigned.call_count <= (40 + 4) * (ask + 1)
-    with pytest.raises(NoNicsError, match="no eligible node has so many free ones"):
+    with pytest.raises(NoNicsError, match="no eligible node has enough free NICs"):
         decide(Snapshot(picture, "default"), wish_of(cluster, "p"))
 
 
@@ -202,12 +204,12 @@ async def test_a_search_that_ended_on_a_node_does_not_say_that_there_is_none(mon
     await hopeless(cluster, 2)
     picture = cluster.worker.picture
     for _ in range(2):
-        with pytest.raises(NoNicsError, match="none found beside GPUs that are free; not all were tried"):
+        with pytest.raises(NoNicsError, match=r"no node with free GPUs was found that has them. Not all combinations"):
             decide(Snapshot(picture, "default"), wish_of(cluster, "p"))
     monkeypatch.undo()
     picture.nics.counts.changed("n0")
     picture.nics.counts.changed("n1")
-    with pytest.raises(NoNicsError, match="no eligible node has so many free ones"):
+    with pytest.raises(NoNicsError, match="no eligible node has enough free NICs"):
         decide(Snapshot(picture, "default"), wish_of(cluster, "p"))
 
 
@@ -218,7 +220,7 @@ async def test_where_the_one_set_that_was_offered_will_not_do_it_is_not_said_tha
     pod(cluster, near_nic="required", required="same-numa")
     await run(cluster)
     assert cluster.claim("p") is None
-    assert "none found beside GPUs that are free; not all were tried" in (cluster.note("p", "reason") or "")
+    assert "no node with free GPUs was found that has them. Not all combinations" in (cluster.note("p", "reason") or "")
 
 
 # Against all the ways that there are.
@@ -313,4 +315,4 @@ async def test_requests_that_tolerate_other_taints_are_unlike() -> None:
     template(cluster, gpus(count=2), wanted("x", 1, tolerations=[{"key": "k", "operator": "Exists"}]), wanted("y"))
     pod(cluster, near_nic="required", required="same-numa")
     await run(cluster)
-    assert cluster.claim("p") is not None or "not all were tried" in (cluster.note("p", "reason") or "")
+    assert cluster.claim("p") is not None or "Not all combinations" in (cluster.note("p", "reason") or "")

@@ -94,7 +94,7 @@ async def test_two_pods_never_get_one_nic_and_a_third_waits_with_the_reason_unti
     assert len(set(both)) == 8
     assert cluster.claim("r") is None
     assert cluster.note("r", "reason") == (
-        "4 NICs of class dranet.net: no; no eligible node has so many free ones that fit beside GPUs that are free"
+        "Waiting for 4 NICs of class dranet.net: no eligible node has enough free NICs for its free GPUs."
     )
     cluster.schedule()
     await cluster.settle()
@@ -134,8 +134,8 @@ async def test_a_constraint_that_no_devices_meet_is_told_and_not_waited_for() ->
     await cluster.settle()
     assert cluster.claim("p") is None
     assert cluster.note("p", "reason") == (
-        "1 NIC of class dranet.net: no; no NIC of any node has the resource.kubernetes.io/pcieRoot of a GPU, so no "
-        "claim is given devices by this constraint: remove it; the NICs are those nearest to the GPUs anyway"
+        "Waiting for 1 NIC of class dranet.net: no NIC of any node has the same resource.kubernetes.io/pcieRoot as a "
+        "GPU. Remove this constraint from the template. The driver chooses the NICs nearest to the GPUs anyway."
     )
 
 
@@ -199,8 +199,9 @@ async def test_a_request_that_cannot_be_read_is_left_to_the_scheduler_and_the_ot
     pod(cluster, "q", "u", near_nic="required")
     await cluster.settle()
     assert cluster.claim("q") is None
-    assert "gpu.topology/near-nic: required: the NICs of request 'odd' are left to the scheduler: selector" in (
-        cluster.note("q", "reason") or ""
+    assert (
+        "gpu.topology/near-nic: required: the driver cannot choose the NICs of request 'odd': only kube-scheduler can "
+        "evaluate the selector" in (cluster.note("q", "reason") or "")
     )
 
 
@@ -221,7 +222,7 @@ async def test_near_nic_required_takes_gpus_whose_nics_are_free_and_refuses_node
     await run(cluster)
     assert cluster.claim("q") is None
     assert set(cluster.gpus("r")[1]) == {2, 5, 6} - set(chosen)
-    assert "no eligible node has so many free ones" in (cluster.note("q", "reason") or "")
+    assert "no eligible node has enough free NICs" in (cluster.note("q", "reason") or "")
 
 
 async def test_near_nic_preferred_goes_where_nics_are_near_and_stays_where_none_are() -> None:
@@ -277,7 +278,7 @@ async def test_an_event_says_which_nics_a_pod_got_and_which_requests_nobody_chos
     task.cancel()
     (text,) = said
     (address,) = addresses(cluster)
-    assert f"; NIC {address}; the NICs of request 'odd' are left to the scheduler: selector 'device." in text
+    assert f" It gets NIC {address}. The NICs of request 'odd' are left to the scheduler: only" in text
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -297,7 +298,7 @@ async def test_the_policies_file_says_which_classes_are_of_nics(order: Sequence[
             await cluster.settle()
             if order[0] == 1:
                 told = cluster.note("p", "reason") or ""
-                assert "no class of NICs of the policies file (nics.classes)" in told
+                assert "nor a NIC class of the policies file (nics.classes)" in told
     await cluster.settle()
     assert len(addresses(cluster)) == 1
 
@@ -308,7 +309,7 @@ async def test_a_class_that_is_not_there_is_waited_for() -> None:
     template(cluster, gpus(), wanted())
     pod(cluster)
     await cluster.settle()
-    assert cluster.note("p", "reason") == "waits for DeviceClass 'dranet.net', which is not there"
+    assert cluster.note("p", "reason") == "Waiting for DeviceClass 'dranet.net', which does not exist. Create it."
     cluster.put(DEVICE_CLASSES, nics.device_class())
     await run(cluster)
     assert given(cluster)

@@ -130,7 +130,7 @@ async def test_where_no_roots_are_shared_a_constraint_on_them_is_told(name: str)
     spec = pair(class_of(cluster), 1)
     spec["spec"]["devices"]["constraints"] = [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]
     template(cluster, spec)
-    with pytest.raises(AssertionError, match="no NIC of any node has the resource"):
+    with pytest.raises(AssertionError, match="no NIC of any node has the same resource"):
         await placed(cluster)
 
 

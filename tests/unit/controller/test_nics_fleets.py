@@ -15,6 +15,7 @@ from dradriver.controller.placing.nic_refusals import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from dradriver.queue.pending import Member
 from dradriver.queue.reservation_rules import Terms
+from dradriver.reason import Cause
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.nic_pods import NEAREST, addresses, gpus, pod, template, wanted
@@ -71,7 +72,7 @@ async def test_gpus_that_are_not_looked_at_are_not_chosen_for_their_nics(monkeyp
     cluster = await waiting(monkeypatch, "p")
     has(cluster, "a", range(4, 8))
     cluster.deliver()
-    with pytest.raises(NoNicsError, match="no eligible node has so many free ones near GPUs that are free"):
+    with pytest.raises(NoNicsError, match="no eligible node has enough free NICs near its free GPUs"):
         decide(seen(cluster, fleet_of(cluster, range(4))), wish_of(cluster, "p"))
     found = decide(seen(cluster), wish_of(cluster, "p"))
     assert found.choice.gpus == (4,), "what is found out of other GPUs is not remembered of the pod's own"
@@ -88,7 +89,7 @@ async def test_a_look_at_other_gpus_that_ends_early_promises_nothing(monkeypatch
     picture, fleet = cluster.worker.picture, fleet_of(cluster, range(2))
     version = picture.version
     for _ in range(2):
-        with pytest.raises(NoNicsError, match="none so far beside GPUs that are free; not all nodes were looked at"):
+        with pytest.raises(NoNicsError, match="Not all nodes were tried"):
             decide(seen(cluster, fleet), wish_of(cluster, "p"))
     assert picture.version == version, "whoever asks again is told the same"
 
@@ -144,8 +145,28 @@ async def test_nothing_is_remembered_of_a_gangs_look_at_other_gpus(monkeypatch: 
     cluster.deliver()
     picture, fleet = cluster.worker.picture, fleet_of(cluster, range(4))
     version = picture.version
-    with pytest.raises(NoNicsError, match="not all plans for the gang were looked at"):
+    with pytest.raises(NoNicsError, match="Not all plans for the gang were tried"):
         gang_plan.plan(seen(cluster, fleet), gang_of(cluster), GangTerms(None, "g"))
     assert picture.version == version, "whoever asks again is told the same"
     found = gang_plan.plan(seen(cluster), gang_of(cluster), GangTerms(None, "g"))
     assert {one.choice.gpus for one in found.values()} <= {(4, 5), (6, 7)}
+
+
+async def test_a_plan_without_nics_ends_with_the_text_and_the_cause_of_the_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = await waiting(monkeypatch, *"pq", gang_size="2")
+    cluster.pod("plain", 1, wishes={"gang": "h", "gang-size": "1"})
+    cluster.deliver()
+    picture, members = cluster.worker.picture, gang_of(cluster)
+    uuids = picture.inventory.uuids("a")
+    with pytest.raises(gang_nics.ShortError) as short:
+        gang_nics.chosen(picture, {member: ("a", {"gpus": (uuids[at],)}) for at, member in enumerate(members)})
+    # This search knows no request for NICs, so it has no refusal of its own.
+    plain = picture.pods["default", "plain"]
+    search = gang_nics.Search(seen(cluster), [Member(plain, picture.templates.of(plain))], None)
+    with pytest.raises(NoNicsError) as refusal:
+        search.learn(short.value, is_last=True)
+    assert str(refusal.value).startswith("No place for 1 NIC of class")
+    assert refusal.value.why.text.startswith("Waiting for 1 NIC of class")
+    assert refusal.value.cause is Cause.GPUS

@@ -10,9 +10,9 @@ from tests.fakes.gpucluster import GpuCluster, Killed
 from tests.fakes.nic_pods import a_cluster, gang, given, gpus, pod, run, template, wanted
 from tests.fakes.nics import DRANET_CLASS
 
-UNREAD = "waits until the slices of drivers dra.net, sriovnetwork.k8snetworkplumbingwg.io are read"
-NO_CLASS = "waits for DeviceClass 'dranet.net', which is not there"
-NO_TEMPLATE = "waits for ResourceClaimTemplate 't', which is not there; create it in its namespace"
+UNREAD = "Waiting until the slices of drivers dra.net, sriovnetwork.k8snetworkplumbingwg.io are read."
+NO_CLASS = "Waiting for DeviceClass 'dranet.net', which does not exist. Create it."
+NO_TEMPLATE = "Waiting for ResourceClaimTemplate 't', which does not exist. Create it in the pod's namespace."
 
 
 async def left(kill_at: int, *members: str) -> GpuCluster:

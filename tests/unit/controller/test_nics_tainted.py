@@ -67,7 +67,7 @@ async def test_a_tainted_nic_is_for_whoever_tolerates_all_its_taints(
         ask = wish_of(cluster, "p").nics
         assert ask is not None
         told = nic_refusals.figures(cluster.worker.picture, ask, ["a"])
-        assert told.startswith("a: 1 of 1 NICs free (1 of these tainted), 0 of them as asked for")
+        assert told.startswith("a: 1 of 1 NICs free (1 of these tainted), 0 of them match the request")
 
 
 async def test_of_two_taints_one_that_is_tolerated_is_not_enough() -> None:

@@ -109,7 +109,7 @@ async def test_without_such_a_node_it_says_so_and_a_new_pod_says_the_same() -> N
         cluster.pod("p", 4, affinity=IN_POOL)
         await cluster.settle()
         assert cluster.claim("p") is None
-        assert cluster.note("p", "reason") == f"no node with GPUs can run this pod: {NAMELESS}"
+        assert cluster.note("p", "reason") == f"No node with GPUs can run this pod: {NAMELESS}."
         cluster.remove(PODS, "p", "default")
         await cluster.settle()
 
@@ -139,7 +139,7 @@ async def test_replicas_with_a_host_port_have_a_node_each() -> None:
     cluster.schedule()
     assert {bound_to(cluster, f"web-{replica}") for replica in range(3)} == {"n0", "n1", "n3"}
     assert cluster.claim("web-3") is None
-    assert cluster.note("web-3", "reason") == f"no node with GPUs can run this pod: {PORTS}"
+    assert cluster.note("web-3", "reason") == f"No node with GPUs can run this pod: {PORTS}."
     cluster.remove(PODS, "agent", "default")
     await cluster.settle()
     assert allowed(cluster, "web-3") == {"n2"}
@@ -185,7 +185,7 @@ async def test_without_a_pod_that_its_affinity_selects_it_waits_and_is_placed_on
     zones(cluster)
     cluster.pod("p", 2, affinity=near(ZONE, app="db"))
     await cluster.settle()
-    assert cluster.note("p", "reason") == f"no node with GPUs can run this pod: {ALONE}"
+    assert cluster.note("p", "reason") == f"No node with GPUs can run this pod: {ALONE}."
     foreign(cluster, "db-0", "n7", {"app": "db"})
     await cluster.settle()
     assert allowed(cluster, "p") == {"n6", "n7", "n8"}
@@ -248,7 +248,7 @@ async def test_a_claim_of_another_driver_that_no_node_with_gpus_can_use_is_a_rea
     other_claim(cluster, "fpga", "z7")
     with_claim(cluster, "p", "fpga")
     await cluster.settle()
-    assert cluster.note("p", "reason") == f"no node with GPUs can run this pod: {OUT_OF_REACH}"
+    assert cluster.note("p", "reason") == f"No node with GPUs can run this pod: {OUT_OF_REACH}."
     other_claim(cluster, "fpga", "z2")
     await cluster.settle()
     assert allowed(cluster, "p") == {"n6", "n7", "n8"}

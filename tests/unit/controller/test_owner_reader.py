@@ -75,7 +75,7 @@ async def test_a_job_says_how_many_its_pods_are() -> None:
     job(cluster, 2)
     first = pods(cluster, "Job", 1)
     await cluster.settle()
-    assert cluster.note("train-0", "reason") == "1 of 2 pods of its gang are there"
+    assert cluster.note("train-0", "reason") == "Waiting for more pods of the gang: 1 of 2 pods exist."
     both = first + pods(cluster, "Job", 1, first=1)
     await cluster.settle()
     assert lifted(cluster, *both) == both
@@ -119,7 +119,7 @@ async def test_a_jobset_starts_without_an_index_that_has_failed_for_good(limit: 
     await cluster.settle()
     assert lifted(cluster, *three) == (three if starts else [])
     if not starts:
-        assert cluster.note(three[0], "reason") == "3 of 4 pods of its gang are there"
+        assert cluster.note(three[0], "reason") == "Waiting for more pods of the gang: 3 of 4 pods exist."
 
 
 @pytest.mark.parametrize(("failures", "starts"), [(0, False), (1, True)])
@@ -181,7 +181,7 @@ async def test_it_reads_again_by_itself() -> None:
     both = pods(cluster, "Job", 2)
     async with working(cluster, see_s=0.5):
         await asyncio.sleep(5)
-        assert cluster.note("train-0", "reason") == "2 of 3 pods of its gang are there"
+        assert cluster.note("train-0", "reason") == "Waiting for more pods of the gang: 2 of 3 pods exist."
         job(cluster, 2)
         await asyncio.sleep(owner_reader.AGAIN_S + 5)
         assert lifted(cluster, *both) == both
@@ -211,10 +211,12 @@ async def test_pods_of_a_pod_group_that_have_no_gpus_are_counted_and_not_waited_
     cluster.put(GROUPS["v1beta1"], {"metadata": {"name": "train", "namespace": "default"}, "spec": spec})
     launcher()
     await cluster.settle()
-    assert cluster.note("train-0", "reason") == "2 of 3 pods of its gang are there, beside 1 that need no GPUs"
+    assert (
+        cluster.note("train-0", "reason") == "Waiting for more pods of the gang: 2 of 3 pods exist, and 1 need no GPUs."
+    )
     cluster.remove(PODS, "launcher", "default")
     await cluster.settle()
-    assert cluster.note("train-0", "reason") == "2 of 4 pods of its gang are there"
+    assert cluster.note("train-0", "reason") == "Waiting for more pods of the gang: 2 of 4 pods exist."
     launcher(nodeName="a")
     cluster.put(GROUPS["v1beta1"], {"metadata": {"name": "train", "namespace": "default"},
                                     "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}})  # fmt: skip
@@ -268,11 +270,11 @@ async def test_without_a_pod_group_its_pods_wait_and_are_told(there: bool) -> No
     await cluster.settle()
     assert lifted(cluster, *both) == []
     assert cluster.note("train-0", "reason") == (
-        "'PodGroup train' is not there: create it"
+        "'PodGroup train' does not exist. Create it."
         if there
-        else "the cluster has no PodGroups, so 'PodGroup train' is none: turn on Kubernetes' feature gate "
-        "GenericWorkload and its API, or remove schedulingGroup and write how many pods the gang has as "
-        "gpu.topology/gang-size"
+        else "The cluster has no PodGroups, so 'PodGroup train' does not exist. Enable the feature gate "
+        "GenericWorkload of Kubernetes and its API, or remove schedulingGroup and write the size of the gang as "
+        "gpu.topology/gang-size."
     )
 
 
@@ -281,11 +283,14 @@ async def test_without_a_pod_group_its_pods_wait_and_are_told(there: bool) -> No
     [
         (
             ApiError(403, "Forbidden", "no"),
-            "may not read 'Job train': write how many pods the gang has as gpu.topology/",
+            "has no right to read 'Job train'. Write the size of the gang as gpu.topology/",
         ),
-        (ApiError(404, "NotFound", "no"), "'Job train' is not there: create it, or write how many"),
-        (ApiError(500, "", "etcdserver: no leader"), "'Job train' cannot be read just now: trying again; or write"),
-        (Unreachable("no"), "'Job train' cannot be read just now: trying again; or write"),
+        (ApiError(404, "NotFound", "no"), "'Job train' does not exist. Create it, or write the size"),
+        (
+            ApiError(500, "", "etcdserver: no leader"),
+            "'Job train' cannot be read now. The controller tries again. Or write",
+        ),
+        (Unreachable("no"), "'Job train' cannot be read now. The controller tries again. Or write"),
     ],
 )
 async def test_what_the_server_says_costs_only_that_gang_and_is_told(
@@ -323,7 +328,7 @@ async def test_what_was_read_stands_while_the_server_is_in_trouble(monkeypatch: 
 
     monkeypatch.setattr(cluster.client, "get", broken)
     await cluster.settle()
-    assert cluster.note("train-0", "reason") == "1 of 2 pods of its gang are there"
+    assert cluster.note("train-0", "reason") == "Waiting for more pods of the gang: 1 of 2 pods exist."
 
 
 @pytest.mark.parametrize(
@@ -414,7 +419,9 @@ async def test_a_leader_without_gpus_is_not_waited_for() -> None:
         pod["metadata"]["annotations"][key + "size"] = "3"
         cluster.put(PODS, pod)
     await cluster.settle()
-    assert cluster.note("serve-0-1", "reason") == "2 of 3 pods of its gang are there", "what the pods say, for the rest"
+    assert cluster.note("serve-0-1", "reason") == "Waiting for more pods of the gang: 2 of 3 pods exist.", (
+        "what the pods say, for the rest"
+    )
     leader = {"spec": {"containers": [{"name": "main"}]}}
     worker = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}
     spec = {"leaderWorkerTemplate": {"size": 3, "leaderTemplate": leader, "workerTemplate": worker}}

@@ -243,9 +243,9 @@ async def test_between_two_restarts_there_is_a_pause_that_grows() -> None:
 @pytest.mark.parametrize(
     ("metadata", "told"),
     [
-        ({"labels": {"kueue.x-k8s.io/queue-name": "q"}}, "'Job train' is in a queue of Kueue's"),
-        ({"annotations": {"kueue.x-k8s.io/prebuilt-workload-name": "q"}}, "'Job train' is in a queue of Kueue's"),
-        ({"ownerReferences": [ARGO]}, "'Job train' was made by 'Workflow w'"),
+        ({"labels": {"kueue.x-k8s.io/queue-name": "q"}}, "'Job train' is in a queue of Kueue"),
+        ({"annotations": {"kueue.x-k8s.io/prebuilt-workload-name": "q"}}, "'Job train' is in a queue of Kueue"),
+        ({"ownerReferences": [ARGO]}, "'Job train' was created by 'Workflow w'"),
     ],
 )
 async def test_what_others_suspend_and_resume_is_left_to_them(metadata: Object, told: str) -> None:
@@ -268,7 +268,7 @@ async def test_kueue_is_seen_by_the_pods_that_it_started_too() -> None:
     for pod in it.cluster.all(PODS):
         pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"] = "w"
         it.cluster.put(PODS, pod)
-    assert "Kueue has admitted its pods" in await it.refused()
+    assert "Kueue has admitted the pods of the gang" in await it.refused()
 
 
 def edit(it: World, change: Callable[[Object], Any]) -> None:
@@ -280,7 +280,7 @@ async def test_who_suspended_it_resumes_it() -> None:
     edit(it, lambda job: job["spec"].update(suspend=True))
     assert it.ask() == ""
     await it.cluster.settle()
-    assert "was suspended by somebody else" in it.ask()
+    assert "was suspended by another program" in it.ask()
     await it.run()
     assert it.owner["spec"]["suspend"] is True
 
@@ -339,7 +339,7 @@ async def test_without_the_right_it_says_so_and_nothing_happens(monkeypatch: pyt
     before = it.pods
     told = await it.refused()
     assert (
-        f"the controller may not {'read' if verb == 'get' else 'suspend'} 'Job train': set controller.gangOwners.Job"
+        f"The controller cannot {'read' if verb == 'get' else 'suspend'} 'Job train': set controller.gangOwners.Job"
         in told
     )
     assert it.running == before
@@ -376,7 +376,7 @@ async def test_a_budget_that_allows_fewer_than_run_stops_it(allowed: int, stops:
     it.cluster.put(POD_DISRUPTION_BUDGETS, {"metadata": {"name": "keep", "namespace": "default"}} | budget | status)
     it.cluster.put(POD_DISRUPTION_BUDGETS, {"metadata": {"name": "other", "namespace": "default"}} | other)
     if stops:
-        assert "'keep' allows 2 disruptions now, and 3 of its pods run" in await it.refused()
+        assert "'keep' allows 2 disruptions now, but 3 of its pods run" in await it.refused()
         assert it.running == before
     else:
         it.ask()
@@ -426,7 +426,7 @@ async def test_bare_pods_and_those_of_several_owners_are_left_alone() -> None:
     assert restarts.ask(("default", "gang/a"), found[:1], "r") == ""
     assert restarts.ask(("default", "gang/b"), found[1:], "r") == ""
     await cluster.worker.sweep()
-    assert "they have no owner" in restarts.ask(("default", "gang/a"), found[:1], "r")
+    assert "have no owner" in restarts.ask(("default", "gang/a"), found[:1], "r")
     assert "more than one owner, 'Job one' and others" in restarts.ask(("default", "gang/b"), found[1:], "r")
 
 

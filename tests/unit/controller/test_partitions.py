@@ -66,8 +66,8 @@ async def test_units_of_a_tenant_go_to_the_nodes_of_its_partition_alone() -> Non
     found = [place(cluster, pod, "default") for pod in ("p", "q", "r")]
     assert [each and each[0] for each in found] == ["b", "b", None]
     assert reason(cluster, "r") == (
-        "4 GPUs: no; no eligible node has such a set free; left out are all GPUs but those of tenant ours's partition, "
-        "by the policies file"
+        "Waiting for 4 GPUs: no eligible node has such a free set. "
+        "Only GPUs in the partition of tenant ours can be used."
     )
     (term,) = cluster.get_pod("p")["spec"]["affinity"]["nodeAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
@@ -93,9 +93,7 @@ async def test_one_node_is_divided_by_numbers_and_nobody_else_has_an_exclusive_p
     assert [place(cluster, pod, space) for pod, space in (("r", "default"), ("q", "team"), ("q", "others"))] == [
         None
     ] * 3
-    assert reason(cluster, "q", "others").endswith(
-        "; left out are GPUs that are a tenant's alone, by the policies file"
-    )
+    assert reason(cluster, "q", "others").endswith(" GPUs in the exclusive partition of another tenant are left out.")
 
 
 async def test_what_one_tenant_found_no_place_for_another_may_find_one_for() -> None:
@@ -149,7 +147,7 @@ async def test_a_gang_waits_where_its_partition_has_not_enough() -> None:
     cluster = cluster_of(OURS, a="blue", b="red")
     gang(cluster, 2)
     await step(cluster)
-    assert "left out are all GPUs but those of tenant ours's partition" in reason(cluster, "train-0")
+    assert "Only GPUs in the partition of tenant ours can be used" in reason(cluster, "train-0")
 
 
 async def test_a_set_that_pods_share_is_chosen_within_the_partition_and_stays_where_it_is() -> None:
@@ -217,7 +215,7 @@ async def test_a_cap_and_a_partition_hold_together_and_kueue_lifts_the_cap_alone
     await step(cluster)
     assert (place(cluster, "p", "default") or "")[0] in {"b", "c"}
     assert place(cluster, "q", "default") is None
-    assert reason(cluster, "q").startswith("its tenant's cap: tenant ours holds 4 of 6 GPUs")
+    assert reason(cluster, "q").startswith('Waiting for quota: tenant "ours" may use 6 GPUs')
     follow(cluster, capped.replace("{cap", "{admission: kueue, cap"))
     await step(cluster)
     assert (place(cluster, "q", "default") or "")[0] in {"b", "c"}
@@ -253,8 +251,8 @@ async def test_no_pod_of_a_partition_is_handed_over(is_forged: bool) -> None:
     assert cluster.claim("p") is None
     assert cluster.get_pod("p")["spec"]["schedulingGates"] == [{"name": names.GATE}]
     assert reason(cluster, "p").endswith(
-        "; the pod is not handed over to kube-scheduler, which does not know the partition of tenant ours: remove "
-        "gpu.topology/when-full: hand-over, or write schedulerPlaced: allow for the tenant"
+        " The pod is not handed over to kube-scheduler, which does not know the partition of tenant ours. Remove "
+        "gpu.topology/when-full: hand-over, or write schedulerPlaced: allow for the tenant."
     )
     cluster.remove(RESOURCE_CLAIMS, "x", "default")
     await step(cluster)

@@ -154,7 +154,7 @@ async def test_memory_that_the_policies_promise_twice_is_given_twice() -> None:
     assert bound(cluster, "whole", "p", "q", "r", "big") == [True, True, True, False, False]
     assert cluster.gpus("p") == cluster.gpus("q")
     assert "no eligible node has room" in (cluster.note("r", "reason") or "")
-    assert "the most that one share can have is 100 % and 81559 MiB" in (cluster.note("big", "reason") or "")
+    assert "The largest possible share is 100 % and 81559 MiB" in (cluster.note("big", "reason") or "")
     cluster.modes["a"] = Mode(shared="time-slicing", memory_overcommit=2.0)
     cluster.publish("a", cluster.machines["a"])
     await step(cluster)
@@ -180,7 +180,7 @@ async def test_equal_shares_are_filled_one_by_one_and_the_gpu_is_whole_again_aft
     await step(cluster)
     assert bound(cluster, "whole", "p", "q", "r", "s", "half") == [True, True, True, True, False, False]
     assert cluster.note("p", "part") == "25%/20389Mi,25%/20389Mi"
-    assert "the most that one share can have is 25 % and 20389 MiB" in (cluster.note("half", "reason") or "")
+    assert "The largest possible share is 25 % and 20389 MiB" in (cluster.note("half", "reason") or "")
     for name in ("p", "q", "r", "s"):
         await end(cluster, name)
     cluster.pod("one", 1)
@@ -480,7 +480,7 @@ async def test_a_pod_is_told_that_the_server_keeps_nothing_that_divides_a_gpu(pa
     cluster.pod("p", part)
     await step(cluster)
     assert (cluster.note("p", "reason") or "").endswith(
-        "; the API server keeps no counters and no shares in slices: Kubernetes has them from 1.36 on"
+        " The API server does not store counters and shares in slices, Kubernetes 1.36 and later do."
     )
     cluster.pod("whole", 9)
     await step(cluster)

@@ -165,7 +165,7 @@ async def test_cpu_promised_to_a_lifted_pod_is_not_promised_again() -> None:
     await cluster.settle()
     assert cluster.claim("one") is not None
     assert cluster.claim("two") is None
-    assert cluster.note("two", "reason") == "no node with GPUs can run this pod: too little cpu"
+    assert cluster.note("two", "reason") == "No node with GPUs can run this pod: too little cpu."
 
 
 async def test_a_pod_counts_where_it_is_promised_then_where_it_is_bound_and_nowhere_else() -> None:
@@ -200,7 +200,7 @@ async def test_the_reason_names_why_nodes_were_left_out() -> None:
     cluster.pod("p", wishes={"policy": "nvlink"})
     await cluster.settle()
     reason = cluster.note("p", "reason") or ""
-    assert reason.endswith("; nodes left out: not ready, tainted, unschedulable")
+    assert reason.endswith(" Nodes left out: cordoned, not ready, tainted.")
     assert "nvlink" in reason
 
 
@@ -261,12 +261,12 @@ PARTS = resolved.write(resolved.Resolved(containers=("main",), request=Share(amo
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[", "create the pod anew"),
+        ("[", "create it again"),
         (note({"other": 2}, {}), "no container 'other'"),
         (note({"main": 2}, {}).replace('"version":2', f'"version":{LATER}'), f"its version is {LATER}"),
-        (note({"main": 2}, {}).replace(":[2]", ":[" + "9" * 5000 + "]"), "create the pod anew"),
+        (note({"main": 2}, {}).replace(":[2]", ":[" + "9" * 5000 + "]"), "create it again"),
         ("[" * 100_000, "more than 16384"),
-        (PARTS, "no node offers GPUs in shares"),
+        (PARTS, "no node offers GPUs as shares"),
     ],
 )
 async def test_a_pod_whose_note_was_changed_is_told_and_the_next_goes_on(text: str, told: str) -> None:
@@ -303,12 +303,12 @@ async def test_nothing_is_given_of_an_incomplete_pool_or_a_tainted_device() -> N
     cluster.put(RESOURCE_SLICES, piece)
     cluster.pod("p", 8)
     await cluster.settle()
-    assert cluster.note("p", "reason") == "no node offers GPUs of this driver"
+    assert cluster.note("p", "reason") == "No node offers GPUs of this driver."
     piece["spec"]["pool"]["resourceSliceCount"] = 1
     piece["spec"]["devices"][0]["taints"] = [{"key": "sick", "effect": "NoSchedule"}]
     cluster.put(RESOURCE_SLICES, piece)
     await cluster.settle()
-    assert "no eligible node has such a set free" in (cluster.note("p", "reason") or "")
+    assert "no eligible node has such a free set" in (cluster.note("p", "reason") or "")
     del piece["spec"]["devices"][0]["taints"]
     cluster.put(RESOURCE_SLICES, piece)
     await cluster.settle()

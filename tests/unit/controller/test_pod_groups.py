@@ -161,7 +161,7 @@ async def test_only_the_pod_of_a_group_that_finds_no_node_is_blamed() -> None:
     await asyncio.sleep(5.1)
     await cluster.settle()
     for pod in pods:
-        assert "pod train-1: the scheduler finds no room on its nodes" in (cluster.note(pod, "reason") or "")
+        assert "The scheduler finds no room for pod train-1 on its nodes" in (cluster.note(pod, "reason") or "")
     await asyncio.sleep(2)
     await cluster.settle()
     assert first["train-1"] not in {cluster.gpus(pod)[0] for pod in pods}
@@ -171,11 +171,15 @@ async def test_only_the_pod_of_a_group_that_finds_no_node_is_blamed() -> None:
 @pytest.mark.parametrize(
     ("message", "reason", "told"),
     [
-        (OTHERS, "Unschedulable", "the scheduler finds no room for another pod of its PodGroup 'train'"),
-        ("pod group is unschedulable, x", "Unschedulable", "another pod of its PodGroup 'train'"),
-        ("0/5 placements are available, first placement status: x", "Unschedulable", "another pod of its PodGroup"),
-        ('error in "DynamicResources" PodGroupPostFilter plugins: not found', "SchedulerError", "another pod of its"),
-        ("non-empty scheduling gates", "SchedulingGated", "it tries no pod of PodGroup 'train' while one of them"),
+        (OTHERS, "Unschedulable", "The scheduler finds no room for another pod of PodGroup 'train'"),
+        ("pod group is unschedulable, x", "Unschedulable", "another pod of PodGroup 'train'"),
+        ("0/5 placements are available, first placement status: x", "Unschedulable", "another pod of PodGroup"),
+        ('error in "DynamicResources" PodGroupPostFilter plugins: not found', "SchedulerError", "another pod of"),
+        (
+            "non-empty scheduling gates",
+            "SchedulingGated",
+            "The scheduler tries no pod of PodGroup 'train' while one of them",
+        ),
     ],
 )
 async def test_what_is_about_the_group_blames_no_node(message: str, reason: str, told: str) -> None:

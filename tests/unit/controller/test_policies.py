@@ -55,7 +55,7 @@ async def test_the_levels_of_the_network_are_those_of_the_file_and_gangs_that_wa
     for number in range(2):
         cluster.pod(f"p{number}", 8, wishes={"gang": "train", "gang-size": "2", "near": "rack"})
     await cluster.settle()
-    assert "this cluster's network has the levels" in (cluster.note("p0", "reason") or "")
+    assert "This cluster has no network level" in (cluster.note("p0", "reason") or "")
     controller.follow(read(b"network: {levels: [example.com/rack]}", source="x"))
     await cluster.settle()
     assert {cluster.gpus("p0")[0], cluster.gpus("p1")[0]} in ({"n0", "n2"}, {"n1", "n3"})
@@ -108,8 +108,8 @@ async def test_a_bad_file_is_an_event_about_its_configmap(api: FakeApiServer) ->
     api.put(CONFIG_MAPS, MAP)
     async with Client(api.config, user_agent="test") as client:
         for replica in ("one", "two"):
-            tell = policies.recorder(client, namespace="system", name="policies", instance=replica)
-            await tell("policies.yaml:3: weights: unknown")
+            events = policies.PoliciesEvents(client, namespace="system", name="policies", instance=replica)
+            await events.invalid("policies.yaml:3: weights: unknown")
     (event,) = api.all(EVENTS)
     assert event["metadata"]["namespace"] == "system"
     about = {"apiVersion": "v1", "kind": "ConfigMap", "name": "policies", "namespace": "system", "uid": "u-map"}
@@ -120,7 +120,7 @@ async def test_a_bad_file_is_an_event_about_its_configmap(api: FakeApiServer) ->
 
 async def test_an_event_is_written_also_where_the_configmap_cannot_be_read(api: FakeApiServer) -> None:
     async with Client(api.config, user_agent="test") as client:
-        await policies.recorder(client, namespace="system", name="gone", instance="one")("bad")
+        await policies.PoliciesEvents(client, namespace="system", name="gone", instance="one").invalid("bad")
     (event,) = api.all(EVENTS)
     assert event["involvedObject"]["name"] == "gone"
 
@@ -131,7 +131,8 @@ DIVIDED = "tenants: {b: {namespaces: [other], partition: {nodes: [n1]}, exclusiv
 
 @pytest.mark.real_time
 @pytest.mark.parametrize(
-    ("text", "placed", "why"), [(CAPPED, 2, "its tenant's cap"), (DIVIDED, 8, "a tenant's alone"), ("", 16, "?")]
+    ("text", "placed", "why"),
+    [(CAPPED, 2, "quota: tenant"), (DIVIDED, 8, "exclusive partition of another tenant"), ("", 16, "?")],
 )
 async def test_caps_and_partitions_are_in_force_once_they_are_stored(
     api: FakeApiServer, tmp_path: Path, text: str, placed: int, why: str
@@ -197,8 +198,17 @@ async def test_the_process_follows_its_policies_and_tells_of_bad_ones(api: FakeA
         while not api.all(EVENTS):
             assert not running.done()
             await asyncio.sleep(0)
-    (event,) = api.all(EVENTS)
-    assert "did you mean gpus?" in event["message"]
+        api.put(CONFIG_MAPS, MAP | {"data": {"policies.yaml": "gpus: []"}})
+        while len(api.all(EVENTS)) < 2:
+            assert not running.done()
+            await asyncio.sleep(0)
+    invalid, valid = sorted(api.all(EVENTS), key=lambda event: event["reason"])
+    assert "did you mean gpus?" in invalid["message"]
+    assert (valid["type"], valid["reason"], valid["count"]) == ("Normal", "PoliciesValid", 1)
+    digest = read(b"gpus: []", source="x").fingerprint
+    assert valid["message"] == (
+        f"The policies file of ConfigMap system/policies is valid again. It is in force, digest {digest}."
+    )
 
 
 @pytest.mark.real_time

@@ -28,7 +28,7 @@ async def test_one_of_lower_priority_ends_and_its_gpus_are_the_others() -> None:
     assert cluster.ending() == ["low"]
     assert cluster.gpus("me") == cluster.gpus("low")
     assert cluster.get_pod("me")["spec"]["schedulingGates"] == []
-    assert "preempts default/low (priority 0), which ends by" in (cluster.note("me", "reason") or "")
+    assert "preemption of default/low (priority 0), which ends by" in (cluster.note("me", "reason") or "")
     cluster.schedule()
     await cluster.settle()
     assert not cluster.get_pod("me")["spec"].get("nodeName")
@@ -208,13 +208,13 @@ def terms(cluster: Contested, **changes: Any) -> None:
 
 async def test_no_more_end_within_a_minute_than_the_file_says_but_for_one_who_needs_more() -> None:
     cluster = await contested(("one", 4, 0), ("two", 4, 0))
-    terms(cluster, units_per_minute=1)
+    terms(cluster, workloads_per_minute=1)
     cluster.pod("me", 4, priority=10)
     cluster.pod("other", 4, priority=10)
     await cluster.settle()
     assert len(cluster.ending()) == 1
     cluster = await contested(("one", 4, 0), ("two", 4, 0))
-    terms(cluster, units_per_minute=1)
+    terms(cluster, workloads_per_minute=1)
     cluster.pod("me", 8, priority=10)
     await cluster.settle()
     assert len(cluster.ending()) == 2

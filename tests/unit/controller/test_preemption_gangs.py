@@ -206,7 +206,7 @@ async def test_an_owner_that_refuses_has_the_promise_given_back_and_nobody_ended
     cluster.pod("me", 8, priority=10)
     async with working(cluster):
         await asyncio.sleep(3)
-        assert "preempts default/Job/train's 2 pods (priority 0)" in (cluster.note("me", "reason") or "")
+        assert "preemption of default/Job/train's 2 pods (priority 0)" in (cluster.note("me", "reason") or "")
         await asyncio.sleep(50)
     assert cluster.claim("me") is None
     assert "Kueue" in (cluster.note("me", "reason") or "")

@@ -33,15 +33,17 @@ class _Owned(Contested):
         self.kept = ReservationStore(cast("Client", self.client), namespace="gpu-topology")
         self.follow()
 
-    def follow(self, units_per_minute: int = 100) -> None:
-        on = msgspec.structs.replace(ON.queue.preemption, back_off_minutes=30.0, units_per_minute=units_per_minute)
+    def follow(self, workloads_per_minute: int = 100) -> None:
+        on = msgspec.structs.replace(
+            ON.queue.preemption, back_off_minutes=30.0, workloads_per_minute=workloads_per_minute
+        )
         self.worker.follow(Policies(queue=Queue(preemption=on)))
 
-    async def fail_over(self, units_per_minute: int = 100) -> None:
+    async def fail_over(self, workloads_per_minute: int = 100) -> None:
         """Let another controller lead, after the last one has written what it keeps."""
         await self.features.reservations.save(self.kept)
         self.restart()
-        self.follow(units_per_minute)
+        self.follow(workloads_per_minute)
         self.features.reservations.restore(await self.kept.load())
         await self.settle()
 
@@ -140,12 +142,12 @@ async def test_the_next_leader_counts_whom_the_last_one_told_to_end_although_the
         cluster.node(node)
     await cluster.run(("web-0", 8, -10), ("web-1", 8, -10))
     cluster.now += 60
-    cluster.follow(units_per_minute=1)
+    cluster.follow(workloads_per_minute=1)
     assert len(await cluster.end_for("me")) == 1
     cluster.remove(PODS, "me", "default")
     cluster.collect()
     await cluster.settle()
-    await cluster.fail_over(units_per_minute=1)
+    await cluster.fail_over(workloads_per_minute=1)
     cluster.now += 30
     assert await cluster.end_for("other") == []
     cluster.now += 40
@@ -159,17 +161,17 @@ async def test_of_one_plan_for_a_gang_the_next_leader_counts_each_that_was_told_
         cluster.node(node)
     await cluster.run(*((f"web-{number}", 8, -10) for number in range(3)))
     cluster.now += 60
-    cluster.follow(units_per_minute=3)
+    cluster.follow(workloads_per_minute=3)
     for number in range(2):
         cluster.pod(f"me-{number}", 8, priority=1000, wishes={"gang": "me", "gang-size": "2"})
     await cluster.settle()
     assert len(cluster.ending()) == 2
     cluster.restart()  # the ConfigMap was not written: the claims tell
-    cluster.follow(units_per_minute=3)
+    cluster.follow(workloads_per_minute=3)
     await cluster.settle()
     assert len(await cluster.end_for("third")) == 1
     cluster.restart()
-    cluster.follow(units_per_minute=2)
+    cluster.follow(workloads_per_minute=2)
     cluster.now += 20
     cluster.node("d")
     await cluster.run(("web-4", 8, -10))
@@ -184,7 +186,7 @@ async def test_a_gang_that_was_told_to_end_for_several_claims_counts_once(cluste
         cluster.pod(f"victim-{number}", 8, priority=0, wishes={"gang": "victim", "gang-size": "3"})
     await cluster.run(("web-0", 8, 5))
     cluster.now += 60
-    cluster.follow(units_per_minute=2)
+    cluster.follow(workloads_per_minute=2)
     for number in range(3):
         cluster.pod(f"me-{number}", 8, priority=1000, wishes={"gang": "me", "gang-size": "3"})
     await cluster.settle()
@@ -201,6 +203,6 @@ async def test_a_gang_that_was_told_to_end_for_several_claims_counts_once(cluste
             cluster.store.edit(RESOURCE_CLAIMS, (claim["metadata"]["namespace"], claim["metadata"]["name"]), name_owner)
     cluster.gone(*victims)
     cluster.restart()
-    cluster.follow(units_per_minute=2)
+    cluster.follow(workloads_per_minute=2)
     await cluster.settle()
     assert await cluster.end_for("other") == ["web-0"]

@@ -58,7 +58,7 @@ async def with_a_pair(nodes: str, most: int, **tenants: Tenant) -> Contested:
 
 
 def follow(cluster: Contested, most: int = 1, **tenants: Tenant) -> None:
-    preemption = msgspec.structs.replace(ON.queue.preemption, units_per_minute=most)
+    preemption = msgspec.structs.replace(ON.queue.preemption, workloads_per_minute=most)
     cluster.worker.follow(Policies(queue=Queue(preemption=preemption), tenants=tenants))
 
 

@@ -115,12 +115,12 @@ async def test_all_owners_of_a_plan_are_suspended_at_once(count: int) -> None:
 
 def at_kueue(it: Trains, name: str) -> str:
     it.cluster.store.edit(JOBS, ("default", name), lambda job: job["metadata"].update(labels={"kueue.x-k8s.io/q": "q"}))
-    return "in a queue of Kueue's"
+    return "in a queue of Kueue"
 
 
 def suspended(it: Trains, name: str) -> str:
     it.cluster.store.edit(JOBS, ("default", name), lambda job: job["spec"].update(suspend=True))
-    return "was suspended by somebody else"
+    return "was suspended by another program"
 
 
 def ended(it: Trains, name: str) -> str:
@@ -131,13 +131,13 @@ def ended(it: Trains, name: str) -> str:
 
 def gone(it: Trains, name: str) -> str:
     it.cluster.remove(JOBS, name, "default")
-    return "is gone"
+    return "does not exist any more"
 
 
 def another(it: Trains, name: str) -> str:
     it.cluster.remove(JOBS, name, "default")
     it.cluster.put(JOBS, {"metadata": {"name": name, "namespace": "default"}, "spec": {"parallelism": 0}})
-    return "is another one by now"
+    return "was deleted and created again"
 
 
 def paused(it: Trains, name: str) -> str:
@@ -164,12 +164,12 @@ def in_vain(it: Trains, name: str) -> str:
 
 def forbidden(it: Trains, name: str) -> str:
     refuse_patch(it, name, ApiError(403, "Forbidden", "no"))
-    return "the controller may not suspend"
+    return "The controller cannot suspend"
 
 
 def denied(it: Trains, name: str) -> str:
     refuse_patch(it, name, ApiError(422, "Invalid", "webhook x denied the request"))
-    return "it cannot be started anew"
+    return "The gang cannot be restarted"
 
 
 def refuse_patch(it: Trains, job: str, error: ApiError) -> None:
@@ -260,7 +260,7 @@ async def test_slow_evictions_keep_no_plan_from_being_carried_out(
 ) -> None:
     """As with a webhook that does not answer and whose failurePolicy is Ignore."""
     cluster = await contested(*((f"p{number}", 1, 0) for number in range(8)))
-    terms = msgspec.structs.replace(ON.queue.preemption, margin_seconds=margin_s, units_per_minute=100)
+    terms = msgspec.structs.replace(ON.queue.preemption, margin_seconds=margin_s, workloads_per_minute=100)
     cluster.worker.follow(Policies(queue=Queue(preemption=terms)))
     loop = asyncio.get_running_loop()
     ahead_s = time.time() - loop.time()
@@ -336,7 +336,7 @@ async def test_what_was_begun_is_finished_though_the_server_refuses_the_rest_for
     async with working(cluster):
         await asyncio.sleep(30)
         assert cluster.claim("me") is not None
-        assert "preempts" in (cluster.note("me", "reason") or "")
+        assert "preemption of" in (cluster.note("me", "reason") or "")
 
 
 async def test_the_next_leader_finishes_what_was_begun_though_an_owner_refuses_meanwhile() -> None:
@@ -361,7 +361,7 @@ async def test_the_next_leader_finishes_what_was_begun_though_an_owner_refuses_m
         await asyncio.sleep(5)
     assert it.suspended() == [begun]
     assert all(it.cluster.claim(pod) is not None for pod in me)
-    assert "preempts" in (it.cluster.note(me[0], "reason") or "")
+    assert "preemption of" in (it.cluster.note(me[0], "reason") or "")
 
 
 async def test_nobody_is_told_to_end_if_it_is_too_late_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:

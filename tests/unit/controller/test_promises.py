@@ -112,7 +112,7 @@ async def test_pods_that_their_scheduler_never_looks_at_hold_up_their_own_namesp
         await asyncio.sleep(5)
         assert cluster.claim("good") is not None
         told = [pod["metadata"]["annotations"].get(names.REASON, "") for pod in cluster.all(PODS)]
-        assert any("until its scheduler has bound" in text for text in told)
+        assert any("until the pod's scheduler has bound" in text for text in told)
 
 
 async def test_a_claim_that_is_being_deleted_for_ever_holds_nothing() -> None:
@@ -348,7 +348,10 @@ async def test_a_promise_that_is_taken_back_again_and_again_costs_a_growing_paus
             told |= {cluster.note(name, "reason") for name in "pq"}
         await asyncio.sleep(0.1)
     task.cancel()
-    assert told == {None, "what it is promised is taken back again and again: somebody changed its claim"}
+    assert told == {
+        None,
+        "The placement of this pod was revoked several times, the last time because another program changed its claim.",
+    }
     assert 8 < cluster.client.writes.count(("create", claim_of("p"))) < 24
     await cluster.settle()
     cluster.schedule()

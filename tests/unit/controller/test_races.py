@@ -167,7 +167,7 @@ async def test_only_the_newest_generation_of_a_pool_counts() -> None:
     cluster.put(RESOURCE_SLICES, new)
     cluster.pod("p", 8)
     await cluster.settle()
-    assert "no eligible node has such a set free" in (cluster.note("p", "reason") or "")
+    assert "no eligible node has such a free set" in (cluster.note("p", "reason") or "")
 
 
 async def test_a_node_cannot_offer_gpus_in_anothers_name() -> None:

@@ -50,7 +50,7 @@ async def test_a_reason_becomes_true_again_without_any_event_about_its_pod() -> 
     cluster.pod("p", 9, requests={"cpu": "1"})
     async with working(cluster):
         await asyncio.sleep(5)
-        assert cluster.note("p", "reason") == "no node with GPUs can run this pod: too little cpu"
+        assert cluster.note("p", "reason") == "No node with GPUs can run this pod: too little cpu."
         cluster.node("a", None)
         await asyncio.sleep(60)
         assert "no node of this cluster has such a set" in (cluster.note("p", "reason") or "")
@@ -86,12 +86,15 @@ async def test_a_gang_that_was_told_how_many_are_there_is_told_soon_why_it_has_n
     pods = [f"train-{number}" for number in range(4)]
     async with working(cluster):
         for pod in pods:
-            assert pod == pods[0] or cluster.note(pods[0], "reason") == "1 of 4 pods of its gang are there"
+            assert (
+                pod == pods[0]
+                or cluster.note(pods[0], "reason") == "Waiting for more pods of the gang: 1 of 4 pods exist."
+            )
             cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "4"})
             await asyncio.sleep(1.5)
         why = {cluster.note(pod, "reason") for pod in pods}
         assert len(why) == 1
-        assert "pods of its gang are there" not in str(why)
+        assert "pods exist" not in str(why)
         before = len(cluster.client.writes)
         for turn in range(20):
             cluster.node("b", None, ready="False" if turn % 2 else "True", allocatable={"cpu": "0"})
@@ -107,7 +110,7 @@ def refused(cluster: GpuCluster, name: str, message: str) -> None:
 
 
 NO_PORTS = "0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports."
-NO_ROOM = "the scheduler finds no room on its nodes: "
+NO_ROOM = "The scheduler finds no room for pod p on its nodes: "
 
 
 async def test_a_pod_that_is_refused_on_each_node_goes_on_saying_why() -> None:
@@ -126,10 +129,10 @@ async def test_a_pod_that_is_refused_on_each_node_goes_on_saying_why() -> None:
             says.add(cluster.note("p", "reason"))
             claims |= set() if (claim := cluster.claim("p")) is None else {claim["metadata"]["uid"]}
         assert len(claims) > 5, "it is tried again and again"
-        assert says == {f"{NO_ROOM}node(s) didn't have free ports for the requested pod ports"}
+        assert says == {f"{NO_ROOM}node(s) didn't have free ports for the requested pod ports."}
         refused(cluster, "p", "0/3 nodes are available: 3 Insufficient memory.")
         await asyncio.sleep(60)
-        assert cluster.note("p", "reason") == f"{NO_ROOM}Insufficient memory"
+        assert cluster.note("p", "reason") == f"{NO_ROOM}Insufficient memory."
         pod = cluster.get_pod("p")
         cluster.put(PODS, pod | {"status": pod["status"] | {"conditions": []}})
         for _ in range(30):
@@ -166,7 +169,7 @@ async def test_what_has_become_untrue_goes_once_a_pod_has_a_place_again() -> Non
         await asyncio.sleep(2)
         cluster.rival("theirs", "a", range(8))
         await asyncio.sleep(40)
-        assert "have no other GPUs for it" in (cluster.note("p", "reason") or "")
+        assert "can use only the nodes of that placement" in (cluster.note("p", "reason") or "")
         cluster.remove(RESOURCE_CLAIMS, "theirs", "default")
         await asyncio.sleep(2)
         assert (cluster.gpus("p")[0], cluster.note("p", "reason")) == ("a", None)

@@ -65,8 +65,7 @@ async def test_outside_its_nodes_a_pod_cannot_go_and_is_told_so() -> None:
     cluster.rival("rival", "a", range(8))
     await cluster.settle()
     reason = cluster.note("p", "reason") or ""
-    assert reason.startswith("the nodes that this pod was placed for have no other GPUs for it")
-    assert reason.endswith("delete it to have it placed anew")
+    assert reason.endswith("can use only the nodes of that placement. Delete it to have it placed again.")
     cluster.remove(RESOURCE_CLAIMS, "rival", "default")
     await cluster.settle()
     assert cluster.note("p", "reason") is None
@@ -117,11 +116,11 @@ async def test_an_unschedulable_pod_gives_its_gpus_back_and_is_tried_on_another_
         await asyncio.sleep(0.02)
         await cluster.settle()
         assert cluster.claim("p") is None
-        assert (cluster.note("p", "reason") or "").startswith("the scheduler finds no room on its nodes")
+        assert (cluster.note("p", "reason") or "").startswith("The scheduler finds no room for pod p on its nodes")
         await asyncio.sleep(free_s)
         await cluster.settle()
         assert cluster.gpus("p")[0] == node
-        assert (cluster.note("p", "reason") or "").startswith("the scheduler finds no room on its nodes")
+        assert (cluster.note("p", "reason") or "").startswith("The scheduler finds no room for pod p on its nodes")
 
 
 async def test_a_pod_that_no_scheduler_looks_at_holds_gpus_for_thirty_seconds_and_no_more() -> None:
@@ -196,7 +195,7 @@ async def test_somebody_elses_claim_under_a_lifted_pods_name_is_not_touched() ->
     theirs = cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
     await cluster.settle()
     assert cluster.claim("p") == theirs
-    assert "belongs to somebody else" in (cluster.note("p", "reason") or "")
+    assert "does not belong to this pod" in (cluster.note("p", "reason") or "")
 
 
 @pytest.mark.parametrize("kill_at", [3, -3, 4, -4, 5, -5])

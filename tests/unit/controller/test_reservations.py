@@ -22,7 +22,7 @@ async def test_who_waits_for_too_long_gets_gpus_that_no_younger_one_is_given() -
     cluster.pod("late", 4)
     await cluster.settle()
     assert not cluster.runs("late")
-    assert "GPUs are left out that are reserved for one that has waited" in (cluster.note("late", "reason") or "")
+    assert "GPUs that are reserved for a workload that has waited" in (cluster.note("late", "reason") or "")
     await cluster.end("s1")
     assert cluster.runs("big")
     await cluster.start()
@@ -50,11 +50,14 @@ async def test_before_that_younger_ones_go_on_being_served() -> None:
 async def test_the_reason_names_the_gpus_and_who_is_in_the_way() -> None:
     cluster = await passed_by(s0=4 * HOUR_S)
     reason = cluster.note("big", "reason") or ""
-    assert "8 GPUs of a are reserved for it; when they will be free is unknown: default/s1 declares no" in reason
+    assert (
+        "8 GPUs on a are reserved for this workload. It is not known when they are free: no max-duration on default/s1."
+        in reason
+    )
     await cluster.end("s1")
     await cluster.look()
     reason = cluster.note("big", "reason") or ""
-    assert "8 GPUs of a are reserved for it; they are free by 2027-01-15 " in reason
+    assert "8 GPUs on a are reserved for this workload and free by 2027-01-15 " in reason
 
 
 @pytest.mark.parametrize(("deadline_s", "runs"), [(HOUR_S, True), (4 * HOUR_S, False), (None, False)])
@@ -275,7 +278,7 @@ async def test_whom_its_tenants_cap_parks_nothing_is_reserved_for_any_more() -> 
     cluster.rival("by-hand", "c", [0, 1, 2, 3])  # what others chose counts for the cap, too
     await cluster.settle()
     await cluster.look()
-    assert "its tenant's cap" in (cluster.note("big", "reason") or "")
+    assert "quota: tenant" in (cluster.note("big", "reason") or "")
     assert not cluster.held
 
 
@@ -289,7 +292,7 @@ async def test_a_grace_without_measure_is_no_end() -> None:
     await cluster.settle()
     await cluster.later(WAIT_S)
     assert cluster.held[0].expected_at is None
-    assert "default/s0, default/s1 declares no max-duration" in (cluster.note("big", "reason") or "")
+    assert "no max-duration on default/s0, default/s1." in (cluster.note("big", "reason") or "")
     await cluster.fail_over()
     assert cluster.held, "what is written can be read"
 
@@ -355,4 +358,4 @@ async def test_a_claim_that_another_pod_has_too_has_no_end() -> None:
     cluster.store.edit(PODS, ("default", "short"), lambda pod: pod["status"].update(phase="Failed"))
     await cluster.settle()
     await cluster.look()
-    assert "default/short declares no max-duration" in (cluster.note("big", "reason") or "")
+    assert ", default/short." in (cluster.note("big", "reason") or "")

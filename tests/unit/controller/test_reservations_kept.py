@@ -97,8 +97,8 @@ async def test_the_store_writes_over_what_others_have_changed_and_says_once_what
     assert cluster.map is not None, "written again"
     cluster.client.refuse["update"] = [ApiError(403, "Forbidden", "quota") for _ in range(3)]
     await cluster.later(180)
-    (told,) = [record.getMessage() for record in caplog.records if "store of reservations" in record.getMessage()]
-    assert told.endswith("; another leader would not know of the last change")
+    (told,) = [record.getMessage() for record in caplog.records if "ConfigMap of reservations" in record.getMessage()]
+    assert told.endswith(". A new leader would not know the last change.")
     before = cluster.held[0].idle_gpu_s
     await cluster.later(60)
     await cluster.fail_over()

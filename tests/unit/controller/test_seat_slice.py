@@ -88,7 +88,7 @@ async def test_below_136_nothing_is_stored_and_it_is_said_once() -> None:
     ((uid, told),) = cluster.told
     assert uid
     assert told.startswith(WITHOUT)
-    assert "keeps no allowMultipleAllocations, bindingConditions, bindingFailureConditions" in told
+    assert "drops allowMultipleAllocations, bindingConditions, bindingFailureConditions" in told
     cluster.store.lacks = set()
     assert await cluster.seats.look()
     assert cluster.barrier, "the server was upgraded"
@@ -192,7 +192,7 @@ async def test_a_refusal_is_told_and_trouble_of_the_server_leaves_all_as_it_was(
     assert not await cluster.seats.look(), "it is tried again soon"
     assert cluster.barrier is not known
     assert [told for _, told in cluster.told] == (
-        [f"{WITHOUT}: slice {gang_barrier_device.SLICE}: {error}"] if known else []
+        [f"{WITHOUT}: ResourceSlice {gang_barrier_device.SLICE} cannot be written: {error}"] if known else []
     )
     assert await cluster.seats.look()
     assert cluster.barrier
@@ -241,7 +241,7 @@ async def test_the_event_is_about_the_class() -> None:
         "name": gang_barrier_device.CLASS,
         "uid": "",
     }
-    assert (event["reason"], event["type"], event["message"]) == ("NoSeats", "Warning", "no seats")
+    assert (event["reason"], event["type"], event["message"]) == ("GangBarrierUnavailable", "Warning", "no seats")
 
 
 async def test_a_server_that_wants_a_pause_has_it_whatever_changes() -> None:

@@ -20,7 +20,10 @@ async def test_pods_of_one_name_get_one_set_the_first_of_them_chooses() -> None:
     await cluster.settle()
     assert cluster.client.writes == [("create", "duo"), ("patch", "trainer"), ("patch", "sampler")]
     assert gates(cluster, "sampler")
-    assert cluster.note("sampler", "reason") == "its set duo is being placed with pod trainer"
+    assert (
+        cluster.note("sampler", "reason")
+        == "Waiting for pod trainer, which gets a place for the shared claim duo first."
+    )
     claim = the_claim(cluster)
     assert [owner.get("controller") for owner in claim["metadata"]["ownerReferences"]] == [None]
     (request,) = claim["spec"]["devices"]["requests"]
@@ -55,7 +58,7 @@ async def test_a_pod_that_asks_for_something_else_is_told_what_the_set_is() -> N
     await settled(cluster)
     reason = cluster.note("other", "reason") or ""
     assert reason.startswith(
-        "its set duo was chosen for 4 GPUs with nvlink, and this pod asks for 2 GPUs with nvlink; "
+        "The shared claim duo was chosen for 4 GPUs with nvlink, this pod requests 2 GPUs with nvlink. "
     )
     assert gates(cluster, "other")
     drop(cluster, "trainer")
@@ -67,7 +70,7 @@ async def test_wishes_that_differ_in_words_only_the_set_shows_are_told_apart_too
     cluster = cluster_of("trainer")
     cluster.pod("other", wishes=SHARED | {"strategy": "pack"})
     await settled(cluster)
-    assert "was chosen for 4 GPUs with nvlink with other wishes than this pod's" in (
+    assert "was chosen for 4 GPUs with nvlink with other annotations than this pod's" in (
         cluster.note("other", "reason") or ""
     )
 
@@ -77,7 +80,9 @@ async def test_a_pod_that_its_node_cannot_run_waits_until_it_can() -> None:
     await settled(cluster)
     cluster.pod("big", wishes=SHARED, requests={"cpu": "65"})
     await settled(cluster)
-    assert cluster.note("big", "reason") == "its set duo is on node a, which cannot run this pod: too little cpu"
+    assert (
+        cluster.note("big", "reason") == "The shared claim duo is on node a, which cannot run this pod: too little cpu."
+    )
     cluster.node("a", None, allocatable={"cpu": "128"})
     await settled(cluster)
     assert cluster.get_pod("big")["spec"]["nodeName"] == "a"
@@ -149,7 +154,7 @@ async def test_a_claim_of_somebody_elses_is_left_alone() -> None:
     theirs = cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "duo", "namespace": "default"}, "spec": {}})
     cluster.pod("trainer", wishes=SHARED)
     await cluster.settle()
-    assert (cluster.note("trainer", "reason") or "").startswith("claim duo is not one that the driver made for pods ")
+    assert (cluster.note("trainer", "reason") or "").startswith("Claim duo exists, but the driver did not create it ")
     assert the_claim(cluster) == theirs
     cluster.remove(RESOURCE_CLAIMS, "duo", "default")
     await cluster.settle()  # nothing but a sweep tells that such a claim is gone
@@ -164,7 +169,7 @@ async def test_a_claim_of_somebody_elses_that_had_gpus_and_has_none_is_told_of_t
     cluster.put(RESOURCE_CLAIMS, the_claim(cluster) | {"status": {}})
     cluster.pod("trainer", wishes=SHARED)
     await cluster.settle()
-    assert (cluster.note("trainer", "reason") or "").startswith("claim duo is not one that the driver made for pods ")
+    assert (cluster.note("trainer", "reason") or "").startswith("Claim duo exists, but the driver did not create it ")
     cluster.remove(RESOURCE_CLAIMS, "duo", "default")
     await cluster.settle()  # nothing but a sweep tells that such a claim is gone
     await settled(cluster)
@@ -226,7 +231,7 @@ async def test_a_claim_that_is_one_pods_own_is_not_shared() -> None:
     cluster.put(RESOURCE_CLAIMS, made | {"metadata": made["metadata"] | {"name": "duo", "uid": "another"}})
     cluster.pod("trainer", 2, wishes=SHARED)
     await cluster.settle()
-    assert "is not one that the driver made for pods to share" in (cluster.note("trainer", "reason") or "")
+    assert "the driver did not create it for sharing" in (cluster.note("trainer", "reason") or "")
     assert owners(cluster) == ["single"]
 
 
@@ -242,7 +247,7 @@ async def test_a_pod_whose_note_does_not_fit_its_claim_gets_nothing(field: str) 
         pod["spec"]["resourceClaims"][0]["resourceClaimName"] = "gpus-somebodys"
     cluster.put(PODS, pod)
     await cluster.settle()
-    assert "create the pod anew" in (cluster.note("trainer", "reason") or "")
+    assert "Create the pod again" in (cluster.note("trainer", "reason") or "")
     assert cluster.all(RESOURCE_CLAIMS) == []
 
 
@@ -254,7 +259,9 @@ async def test_a_pod_that_another_gate_holds_does_not_lead() -> None:
     cluster.pod("sampler", wishes=SHARED)
     await settled(cluster)
     assert owners(cluster) == ["sampler"]
-    assert (cluster.note("held", "reason") or "").startswith("waits for scheduling gate tenant.example.com/budget")
+    assert (cluster.note("held", "reason") or "").startswith(
+        "Waiting until another controller removes scheduling gate tenant.example.com/budget"
+    )
     pod = cluster.get_pod("held")
     cluster.put(PODS, pod | {"spec": pod["spec"] | {"schedulingGates": both[:1]}})
     await settled(cluster)

@@ -72,7 +72,7 @@ async def test_until_the_set_of_pods_that_have_ended_is_gone_the_next_waits() ->
     cluster.pod("next", wishes=SHARED)
     cluster.deliver()
     await cluster.worker.rest()
-    assert cluster.note("next", "reason") == "waits until the earlier claim duo, whose pods have ended, is gone"
+    assert cluster.note("next", "reason") == "Waiting until claim duo is gone, all its pods have ended."
     await settled(cluster)
     assert owners(cluster) == ["next"]
 
@@ -166,7 +166,9 @@ async def test_when_the_first_that_has_no_place_is_gone_the_next_is_asked() -> N
     cluster.pod("never", wishes=SHARED | {"product": "none of these"})
     cluster.pod("sampler", wishes=SHARED)
     await cluster.settle()
-    assert cluster.note("sampler", "reason") == "its set duo is being placed with pod never"
+    assert (
+        cluster.note("sampler", "reason") == "Waiting for pod never, which gets a place for the shared claim duo first."
+    )
     drop(cluster, "never")
     await cluster.settle()
     assert not gates(cluster, "sampler")

@@ -71,7 +71,7 @@ async def test_instances_are_there_or_not_and_none_is_made_of_what_is_free() -> 
     await step(cluster)
     assert bound(cluster, "p0", "p1", "p2", "large", "rest", "whole") == [True, True, False, False, True, False]
     assert "no eligible node has room" in (cluster.note("p2", "reason") or "")
-    assert "there are 1g.10gb" in (cluster.note("large", "reason") or "")
+    assert "The GPUs have the MIG profiles 1g.10gb" in (cluster.note("large", "reason") or "")
     await end(cluster, "p0")
     await step(cluster)
     assert bound(cluster, "p2") == [True]

@@ -130,7 +130,7 @@ async def test_a_tentative_placement_that_the_scheduler_refuses_is_revoked_in_ti
     assert revoked.cause is WithdrawReason.UNSCHEDULABLE
     assert len(revoked.claims) == len(revoked.refused) == len(pods)
     assert revoked.reason is not None
-    assert "the scheduler finds no room on its nodes" in revoked.reason.text
+    assert "The scheduler finds no room for pod train-0 on its nodes" in revoked.reason.text
 
 
 @pytest.mark.parametrize("kind", KINDS)

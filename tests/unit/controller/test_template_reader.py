@@ -149,7 +149,7 @@ async def test_a_missing_template_is_waited_for_and_told() -> None:
     cluster.node("a")
     pod(cluster)
     await cluster.settle()
-    assert "waits for ResourceClaimTemplate 't', which is not there" in (cluster.note("p", "reason") or "")
+    assert "Waiting for ResourceClaimTemplate 't', which does not exist" in (cluster.note("p", "reason") or "")
     assert cluster.claim("p") is None
     put(cluster, spec(request(count=2)))
     await cluster.settle()
@@ -194,7 +194,7 @@ async def test_a_template_that_goes_is_missed_by_a_pod_that_waits_for_room() -> 
     cluster.node("a")
     await cluster.settle()
     assert cluster.claim("p") is None
-    assert "waits for ResourceClaimTemplate 't', which is not there" in (cluster.note("p", "reason") or "")
+    assert "Waiting for ResourceClaimTemplate 't', which does not exist" in (cluster.note("p", "reason") or "")
 
 
 async def test_a_template_that_goes_takes_nothing_from_a_pod_with_its_place() -> None:
@@ -236,7 +236,7 @@ async def test_what_cannot_be_placed_is_told_on_the_pod() -> None:
     put(cluster, spec({"name": "g", "firstAvailable": [{"name": "x", "deviceClassName": "gpu.topology"}]}))
     pod(cluster)
     await cluster.settle()
-    assert "firstAvailable is a ladder that only the scheduler climbs" in (cluster.note("p", "reason") or "")
+    assert "only kube-scheduler can try the alternatives of firstAvailable" in (cluster.note("p", "reason") or "")
     assert cluster.get_pod("p")["spec"]["schedulingGates"] == [{"name": names.GATE}]
 
 
@@ -300,21 +300,21 @@ def test_words_and_template_add_up() -> None:
 @pytest.mark.parametrize(
     ("content", "words", "told"),
     [
-        ({"spec": {}}, WORDS, "asks for no device"),
-        ({"spec": 1}, WORDS, "it cannot be read"),
-        (spec({"name": "g"}), WORDS, "it has no exactly"),
-        (spec(request("nic", "dranet")), WORDS, "class 'dranet' is none of gpu.topology,"),
-        (spec(request(), request("nic", "dranet")), WORDS, "have a template of its own for other devices"),
-        (spec(request(allocationMode="All")), WORDS, "allocationMode All cannot be placed; write count"),
-        (spec(request(adminAccess=True)), WORDS, "adminAccess takes no GPU"),
-        (spec(request(derivedAttributes=[{}])), WORDS, "'derivedAttributes' cannot be placed"),
-        (spec(request(count=33)), WORDS, "write a whole number from 1 to 32"),
-        (spec(request("a", count=20), request("b", count=20)), WORDS, "40 GPUs in one claim"),
-        (spec(request(capacity={"requests": {"cores": "50"}})), WORDS, "write the class share.gpu.topology"),
-        (spec(request("g", "share.gpu.topology", count=2, **SHARES)), WORDS, "write a request for each of them"),
-        (spec(request("g", "share.gpu.topology")), WORDS, "write capacity.requests with both cores"),
+        ({"spec": {}}, WORDS, "requests no GPU"),
+        ({"spec": 1}, WORDS, "the template cannot be read"),
+        (spec({"name": "g"}), WORDS, "the field exactly is missing"),
+        (spec(request("nic", "dranet")), WORDS, "class 'dranet' is neither a GPU class (gpu.topology,"),
+        (spec(request(), request("nic", "dranet")), WORDS, "Write a template of its own for other devices"),
+        (spec(request(allocationMode="All")), WORDS, "allocationMode All. Write count"),
+        (spec(request(adminAccess=True)), WORDS, "adminAccess allocates no GPU"),
+        (spec(request(derivedAttributes=[{}])), WORDS, "cannot place a request with the field 'derivedAttributes'"),
+        (spec(request(count=33)), WORDS, "Write a whole number from 1 to 32"),
+        (spec(request("a", count=20), request("b", count=20)), WORDS, "the claim requests 40 GPUs"),
+        (spec(request(capacity={"requests": {"cores": "50"}})), WORDS, "Write the class share.gpu.topology"),
+        (spec(request("g", "share.gpu.topology", count=2, **SHARES)), WORDS, "Write one request for each fraction"),
+        (spec(request("g", "share.gpu.topology")), WORDS, "Write capacity.requests with cores"),
         (spec(request("g", "mig.gpu.topology", **SLICES)), WORDS, "mig: {g: {profile: 1g.10gb}}"),
-        (spec(request(), request("s", "share.gpu.topology", **SHARES)), WORDS, "one kind of these"),
+        (spec(request(), request("s", "share.gpu.topology", **SHARES)), WORDS, "devices of one class"),
         (
             spec(request("g", "share.gpu.topology", **SHARES)),
             Whole(containers=(1,), required=(Constraint.NVLINK,)),
@@ -324,9 +324,13 @@ def test_words_and_template_add_up() -> None:
         (
             spec(request(selectors=[{"cel": {"expression": ATTRIBUTE + 'productName == "A"'}}])),
             Whole(containers=(1,), product="B"),
-            "write one of the two",
+            "Write only one of the two",
         ),
-        (spec(request(), constraints=[{"distinctAttribute": "a/b"}]), WORDS, "constraint 'a/b' cannot be placed"),
+        (
+            spec(request(), constraints=[{"distinctAttribute": "a/b"}]),
+            WORDS,
+            "the driver cannot place constraint 'a/b'",
+        ),
         (
             spec(
                 request("a"),
@@ -334,7 +338,7 @@ def test_words_and_template_add_up() -> None:
                 constraints=[{"requests": ["a"], "matchAttribute": "gpu.topology/nvlinkDomain"}],
             ),
             WORDS,
-            "not of some of the requests",
+            "does not cover all requests",
         ),
         (spec(request(), config=[opaque({"kind": "x"})]), WORDS, "opaque parameters"),
         (spec(request("a"), request("b"), config=[opaque({}, requests=["a"])]), WORDS, "for all requests"),
@@ -347,7 +351,7 @@ def test_what_cannot_be_placed_is_refused_with_the_cure(content: Object, words: 
 
 
 def test_a_template_beyond_all_bounds_is_not_read() -> None:
-    with pytest.raises(WordError, match="write a shorter one"):
+    with pytest.raises(WordError, match="Write a shorter one"):
         claim_templates.read(Template(Metadata(name="t"), b""), WORDS)
 
 
@@ -463,7 +467,7 @@ async def test_a_template_that_goes_before_it_is_read_is_not_there() -> None:
     cluster.remove(RESOURCE_CLAIM_TEMPLATES, "t", "default")
     await cluster.worker.rest()
     await cluster.worker.rest()
-    assert "which is not there" in cluster.get_pod("p")["metadata"]["annotations"][names.REASON]
+    assert "which does not exist" in cluster.get_pod("p")["metadata"]["annotations"][names.REASON]
     put(cluster, spec(request(count=4)))
     await cluster.settle()
     assert cluster.claim("p") is not None
@@ -506,7 +510,10 @@ async def test_a_template_that_is_too_long_is_said_to_be() -> None:
     pod(cluster)
     await cluster.settle()
     reason = cluster.get_pod("p")["metadata"]["annotations"][names.REASON]
-    assert reason == f"ResourceClaimTemplate t: more than {claim_templates.LONGEST} bytes; write a shorter one"
+    assert (
+        reason
+        == f"ResourceClaimTemplate t: the template has more than {claim_templates.LONGEST} bytes. Write a shorter one."
+    )
 
 
 async def test_a_template_that_nests_deeper_than_can_be_read_is_said_to_be() -> None:
@@ -523,7 +530,7 @@ async def test_a_template_that_nests_deeper_than_can_be_read_is_said_to_be() -> 
     cluster.client.get = deep  # type: ignore[method-assign, assignment]
     cluster.deliver()
     await cluster.worker.rest()
-    assert (cluster.note("p", "reason") or "").startswith("ResourceClaimTemplate t: it cannot be read: ")
+    assert (cluster.note("p", "reason") or "").startswith("ResourceClaimTemplate t: the template cannot be read: ")
 
 
 async def _refused(*_: Any, **__: Any) -> Any:

@@ -302,7 +302,7 @@ async def test_anothers_that_asks_for_something_else_is_told_and_left() -> None:
         await cluster.act()
     ((name, reason),) = cluster.told
     assert name == "a"
-    assert "is not the controller's; delete it, and the controller makes it anew" in reason
+    assert "was not created by the controller. Delete it, and the controller creates it again." in reason
     assert [verb for verb, _ in cluster.client.writes] == ["create", "try"]
     await cluster.client.delete(RESOURCE_CLAIM_TEMPLATES, template_of(made), namespace="team")
     cluster.deliver()

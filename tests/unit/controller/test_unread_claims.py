@@ -77,7 +77,7 @@ async def test_the_controller_places_beside_odd_claims_and_says_which_it_cannot_
             assert not cluster.get_pod("p")["spec"]["schedulingGates"]
             (event,) = api.all(EVENTS)
             assert event["involvedObject"]["name"] == "none"
-            assert event["reason"] == "NotRead"
+            assert event["reason"] == "ClaimNotUnderstood"
             assert "status.allocation" in event["message"]
             for task in running:
                 task.cancel()

@@ -151,7 +151,7 @@ async def test_usage_is_read_where_its_owner_cannot_be_changed(caplog: pytest.Lo
     made.client.update = immutable  # type: ignore[method-assign]
     await made.usage.load()
     assert made.worker.picture.gpu_time.hours
-    assert "its owner stays as it is" in caplog.text
+    assert "The owner of the ConfigMap stays unchanged" in caplog.text
 
 
 async def test_the_next_leader_goes_on_from_what_was_written_and_from_the_claims_that_are_there() -> None:
@@ -414,7 +414,7 @@ async def test_one_that_cannot_be_read_stops_nobody(caplog: pytest.LogCaptureFix
         made.put(CONFIG_MAPS, {"metadata": {"name": usage_config_maps.name_of(3), "namespace": OURS}, "data": data})
         with caplog.at_level(logging.WARNING):
             await made.usage.load()
-        assert "tells of no GPU time" in caplog.text
+        assert "has no readable GPU usage" in caplog.text
         caplog.clear()
     later = {"version": 2, "until": 1, "hours": {}}
     made.put(

@@ -62,7 +62,7 @@ async def test_a_pod_gets_gpus_of_the_vendor_that_it_asks_for_and_nvidias_where_
     assert (cluster.note("p0", "busbw") is None) == (vendor != "nvidia"), "a figure of others would be invented"
     assert (cluster.note("p0", "bandwidth") is None) == (vendor != "amd"), "nor of one whose busbw is known"
     assert cluster.note("p0", "level") == "nvlink"
-    assert "no eligible node has such a set free" in str(cluster.note("p2", "reason"))
+    assert "no eligible node has such a free set" in str(cluster.note("p2", "reason"))
 
 
 BOARD = "AMD Instinct MI300X OAM"
@@ -134,7 +134,7 @@ async def test_where_no_node_has_gpus_of_the_vendor_the_reason_says_so(vendor: s
     await cluster.settle()
     assert cluster.claim("p") is None
     have = " and ".join(sorted(others))
-    assert f"no; no node has GPUs of {vendor}, only of {have}" in str(cluster.note("p", "reason"))
+    assert f"no node has GPUs of vendor {vendor}, only of {have}" in str(cluster.note("p", "reason"))
     cluster.node("late", PROFILES[vendor])
     await cluster.settle()
     assert cluster.gpus("p")[0] == "late"
@@ -225,9 +225,13 @@ async def test_a_template_that_its_pods_words_contradict_is_said() -> None:
     by_template(cluster, "q", "amd.gpu.topology", **{"min-busbw": "100"})
     by_template(cluster, "r", "intel.gpu.topology")
     await cluster.settle()
-    assert "its class amd.gpu.topology is of amd, and the pod's words say ascend" in str(cluster.note("p", "reason"))
-    assert "RCCL reaches over xGMI cannot be predicted" in str(cluster.note("q", "reason"))
-    assert "none of gpu.topology, amd.gpu.topology, ascend.gpu.topology" in str(cluster.note("r", "reason"))
+    assert "its class amd.gpu.topology is for GPUs of amd, and the pod's annotations request ascend" in str(
+        cluster.note("p", "reason")
+    )
+    assert "RCCL reaches over xGMI" in str(cluster.note("q", "reason"))
+    assert "is neither a GPU class (gpu.topology, amd.gpu.topology, ascend.gpu.topology" in str(
+        cluster.note("r", "reason")
+    )
 
 
 def test_the_old_slice_is_one_of_before() -> None:

@@ -1,4 +1,4 @@
-"""docs/commands.md is what the commands say of themselves."""
+"""docs/reference/commands.md is what the commands say of themselves."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import click
+import pytest
 
 from docs import commands
+from docs.questions import QUESTIONS
 from dradriver.cli.main import main
 from tests.paths import REPO
 
@@ -22,3 +24,19 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_command_is_told() -> None:
     told = {context.command_path.split()[1] for _, context in commands.commands()}
     assert told == set(main.list_commands(click.Context(main)))
+
+
+@pytest.mark.parametrize(
+    "line", [line for question in QUESTIONS for line in question.commands if line.startswith("gputopo ")]
+)
+def test_a_command_that_answers_a_question_is_whole(line: str) -> None:
+    """A group without its command, or an option that does not exist, ends with status 2."""
+    command: click.Command = main
+    words = line.split()
+    while isinstance(command, click.Group) and len(words) > 1:
+        words = words[1:]
+        subcommand = command.get_command(click.Context(command), words[0])
+        assert subcommand is not None, line
+        command = subcommand
+    assert not isinstance(command, click.Group), line
+    command.make_context(words[0], words[1:])

@@ -32,8 +32,15 @@ def test_what_follows_the_last_line_is_found() -> None:
     assert consoles.differs(SHOWN._replace(output=("a",)), "a\nb") == "(the end; 'b' follows)"
 
 
+def test_kubectl_wait_names_objects_in_any_order() -> None:
+    command = consoles.Command(1, "kubectl wait pod", ("pod/gang-job-0-5vvvr met", "pod/gang-job-1-qf5pf met"))
+    assert not consoles.differs(command, "pod/gang-job-1-aaaaa met\npod/gang-job-0-bbbbb met")
+    assert consoles.differs(command, "pod/gang-job-1-aaaaa met")
+
+
 def test_each_page_that_shows_a_session_has_it_run() -> None:
-    pages = {path for path in [*REPO.glob("*.md"), *(REPO / "docs").glob("*.md")] if consoles.commands(path)}
+    pages = {path for path in [*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md")] if consoles.commands(path)}
     assert pages == {*consoles.PAGES}
     tests = "".join((REPO / "tests" / "e2e" / f"test_{name}.py").read_text() for name in ("documented", "first_pod"))
-    assert all(f"consoles.{name}" in tests for name in ("README", "EXAMPLES", "GANGS", "INSTALL", "TROUBLESHOOTING"))
+    names = ("README", "EXAMPLES", "GANGS", "INSTALL", "TROUBLESHOOTING", "TUTORIAL")
+    assert all(f"consoles.{name}" in tests for name in names)

@@ -1,4 +1,4 @@
-"""docs/design: each record is one page of one form. Modules that these pages, others and docstrings name exist."""
+"""docs/internals/design: each record is one page of one form. Modules that pages and docstrings name exist."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import pytest
 from tests.paths import REPO
 
 DOCS = REPO / "docs"
-RECORDS = sorted((DOCS / "design").glob("*.md"))
+RECORDS = sorted((DOCS / "internals" / "design").glob("*.md"))
 ON_THE_CODE = [
     *(REPO / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING")),
-    *(DOCS / f"{name}.md" for name in ("agent", "controller", "node")),
+    *(
+        DOCS / "internals" / f"{name}.md"
+        for name in ("agent", "allocator", "busbw", "controller", "node", "simulation")
+    ),
     *RECORDS,
 ]
 HEADINGS = ["Context", "Decision", "Alternatives", "Consequences"]

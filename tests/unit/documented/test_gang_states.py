@@ -1,4 +1,4 @@
-"""docs/gangs.md: its table of states is the one that the controller goes by, and what explain says."""
+"""docs/tasks/gangs.md: its table of states is the one that the controller goes by, and what explain says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 from tests.paths import REPO
 from tests.unit.cli.test_explain_gangs import gang, seat
 
-PAGE = (REPO / "docs" / "gangs.md").read_text("utf-8")
+PAGE = (REPO / "docs" / "tasks" / "gangs.md").read_text("utf-8")
 ROW = r"(?m)^\| (?!state |---)([a-z ]+?) \|"
 
 
@@ -33,7 +33,7 @@ def states(table: str, form: str) -> list[str]:
 def test_the_states_are_the_controllers() -> None:
     told = states(section("How a gang starts"), ROW)
     assert gang_step.__doc__ is not None
-    steps = states(gang_step.__doc__, r"(?m)^(\w+(?: back)?) {2,}(?!record)\S")
+    steps = states(gang_step.__doc__, r"(?m)^(\w+) {2,}(?!record)\S")
     assert told == ["started" if state == "go" else state for state in steps if state != "state"]
 
 
@@ -88,7 +88,7 @@ def test_the_figures_are_the_codes() -> None:
     assert (deadlines.UNSCHEDULABLE_S, deadlines.SCHEDULER_PAUSE_S) == (5, 10)
     assert "only 5 s more. It waits 15 s" in starts
     assert (deadlines.GATHER_S, gang_placements.MOST_ALTERNATES, backoffs.LONGEST_BACKOFF_S) == (2, 8, 120)
-    assert "starts 2 s after the last pod arrived, with at least four pods" in starts
+    assert "starts 2 s after its last pod was created, with at least four pods" in starts
     assert "eight nodes in all or twice the planned ones, at most eight others" in starts
     assert kept_places.KEPT_S == 120
     assert "for two minutes" in section("A lost member")

@@ -1,4 +1,4 @@
-"""docs/gangs.md: its manifests run, and its table is the one that admission goes by."""
+"""docs/tasks/gangs.md: its manifests run, and its table is the one that admission goes by."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.manifests import MINORS
 from tests.paths import REPO
 from tests.snippets import snippets
 
-PAGE = (REPO / "docs" / "gangs.md").read_text("utf-8")
+PAGE = (REPO / "docs" / "tasks" / "gangs.md").read_text("utf-8")
 JOB, JOBSET = (yaml.safe_load(snippet.text) for snippet in snippets(PAGE))
 
 
@@ -33,7 +33,7 @@ def row(one: gang_support.Row) -> str:
 
 
 def test_the_table_of_the_page_is_that_of_admission() -> None:
-    body = PAGE.partition("\n## Together with other features\n")[2].strip().splitlines()
+    body = PAGE.partition("\n## Together with other features\n")[2].partition("\n## ")[0].strip().splitlines()
     assert body[2:] == [row(one) for one in gang_support.TABLE]
 
 
@@ -49,7 +49,7 @@ def test_each_way_to_find_a_gang_has_a_row_and_so_has_each_hindrance() -> None:
     )
     never = PAGE.partition("\n## Who cannot be in one\n")[2].partition("\n## ")[0]
     assert "OrderedReady" in never
-    assert impossible_gangs.ORDERED_READY.startswith("podManagementPolicy: OrderedReady")
+    assert impossible_gangs.ORDERED_READY.startswith("with podManagementPolicy: OrderedReady")
 
 
 def made_by(story: str) -> str:

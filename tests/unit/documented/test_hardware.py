@@ -1,4 +1,4 @@
-"""docs/hardware.md names tests that are there, and all that speak to fakes of hardware; versions are those that run."""
+"""docs/internals/hardware.md names tests that exist, all that use fakes of hardware, and the versions that run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cluster.settings import CONTAINERD, KUBERNETES_VERSIONS, NVIDIA_TOOLK
 from tests.paths import REPO
 from tests.unit.node.vendors.nvidia.discovery import test_drivers
 
-PAGE = (REPO / "docs/hardware.md").read_text("utf-8")
+PAGE = (REPO / "docs/internals/hardware.md").read_text("utf-8")
 TESTS = REPO / "tests"
 HERE = Path(__file__)
 # Modules of tests/fakes that stand for a driver, a host or NVIDIA's programs.
@@ -67,6 +67,6 @@ def test_versions_are_those_that_are_run() -> None:
     for version in (*KUBERNETES_VERSIONS, CONTAINERD, *NVIDIA_TOOLKITS):
         assert version in PAGE
     oldest, *_, newest = (version.rpartition(".")[0] for version in NVIDIA_TOOLKITS)
-    assert f"{oldest} to {newest} are tested" in (REPO / "docs/install.md").read_text("utf-8")
+    assert f"{oldest} to {newest} are tested" in (REPO / "docs/start/install.md").read_text("utf-8")
     (heads,) = re.findall(r"(?m)^\| \|((?: \d+ \|)+)", PAGE)
     assert re.findall(r"\d+", heads) == [driver.partition(".")[0] for driver in test_drivers.DRIVERS]

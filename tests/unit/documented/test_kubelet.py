@@ -1,4 +1,4 @@
-"""docs/kubelet.md against the kubelet's own sources, where the cache of Go modules has them, and against our tests."""
+"""docs/internals/kubelet.md against the kubelet's sources, if the cache of Go modules has them, and our tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.settings import DEFAULT_KUBERNETES
 from tests.paths import REPO
 
-PAGE = (REPO / "docs/kubelet.md").read_text()
+PAGE = (REPO / "docs/internals/kubelet.md").read_text()
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import re
 from dradriver.api.base import names
 from tests.paths import REPO
 
-TEXT = (REPO / "docs/stability.md").read_text("utf-8")
+TEXT = (REPO / "docs/reference/stability.md").read_text("utf-8")
 INTERFACES, PROMISES = TEXT.split("## What the levels promise")
 ROW = re.compile(r"(?m)^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$")
 

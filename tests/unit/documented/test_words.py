@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from docs import words as written
+from docs import annotations as written
 from dradriver.allocator.set_policies import POLICIES
 from dradriver.api.base import names
 from dradriver.api.pod.annotations import Annotations
@@ -55,14 +55,14 @@ def rows(document: str, heading: str) -> Iterator[Row]:
             yield Row(above, found)
 
 
-def words(heading: str, document: str = "docs/words.md") -> list[Row]:
+def words(heading: str, document: str = "docs/reference/annotations.md") -> list[Row]:
     return [
         Row([key if "/" in key else names.PREFIX + key for key in row.keys], row.values)
         for row in rows(document, heading)
     ]
 
 
-SAID = [*words("Words"), *words("What is written back")]
+SAID = [*words("Annotations"), *words("What is written back")]
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -112,7 +112,7 @@ def test_names_on_other_objects_are_told_in_architecture() -> None:
     others = own - {*words_of_pods.KEYS, *names.RESULTS, *names.FORMER_RESULTS, *names.NOTES, names.PREFIX}
     others.remove(names.CONFIG_API_VERSION)
     assert sorted(told) == sorted({*others, names.GATE, names.PREFIX + "translate"})
-    page = (REPO / "docs" / "words.md").read_text("utf-8")
+    page = (REPO / "docs" / "reference" / "annotations.md").read_text("utf-8")
     assert all(f"`{key}`" in page or f"`{key.removeprefix(names.PREFIX)}`" in page for key in names.NOTES)
 
 
@@ -125,7 +125,7 @@ def test_the_words_that_the_readme_shows_are_words() -> None:
 
 
 def test_every_attribute_and_capacity_of_a_device_is_told() -> None:
-    told = [key.removeprefix(DOMAIN) for row in rows("docs/claims.md", "What devices say") for key in row.keys]
+    told = [key.removeprefix(DOMAIN) for row in rows("docs/tasks/claims.md", "What devices say") for key in row.keys]
     published = [
         device
         for what, build in BUILDERS.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -24,11 +25,15 @@ SOURCES = ("dradriver", "webhook", "helm", "changes", "requirements", "image", "
 
 
 def checkout(folder: Path, *, seconds: int) -> Path:
-    """A copy of the repository's sources whose files were all written at that time."""
+    """Return a copy of the repository's sources, as they are after a release: without fragments of the changelog.
+
+    All files were written at this time.
+    """
     folder.mkdir(parents=True)
     for name in SOURCES:
         if (REPO / name).is_dir():
-            shutil.copytree(REPO / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            left_out = ("__pycache__", "*.md") if name == "changes" else ("__pycache__",)
+            shutil.copytree(REPO / name, folder / name, ignore=shutil.ignore_patterns(*left_out))
         else:
             shutil.copy(REPO / name, folder / name)
     for path in [folder, *folder.rglob("*")]:
@@ -63,7 +68,7 @@ def test_two_releases_of_one_commit_are_the_same_bytes(tmp_path: Path, monkeypat
     }
     made = tmp_path / "1700000000"
     assert subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=made, check=False).returncode == 0
-    assert f"\n## {number} (2026-09-21)\n" in (made / "CHANGELOG.md").read_text()
+    assert re.search(rf"\n## {re.escape(number)} \(\d{{4}}-\d\d-\d\d\)\n", (made / "CHANGELOG.md").read_text())
 
     bom = json.loads((made / f"gpu-topology-dra-{number}.cdx.json").read_text())
     locked = [line.split()[0] for line in (REPO / "requirements/runtime.txt").read_text().splitlines() if "==" in line]
@@ -128,11 +133,7 @@ def test_the_chart_of_a_forges_release_pulls_from_its_registry(tmp_path: Path) -
 @pytest.mark.slow
 def test_a_changelog_goes_on_from_the_last_one(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout", seconds=10**9)
-    shutil.rmtree(root / "changes")
-    (root / "changes").mkdir()
-    for name in ("template.jinja",):
-        shutil.copy(REPO / "changes" / name, root / "changes" / name)
-    text = (root / "CHANGELOG.md").read_text()
+    text = "# Changes\n\n<!-- towncrier release notes start -->\n"
     (root / "CHANGELOG.md").write_text(f"{text}\n## 0.0.1 (2020-01-01)\n\n### New\n\n- The first thing.\n")
     out = tmp_path / "out"
     out.mkdir()
@@ -142,9 +143,12 @@ def test_a_changelog_goes_on_from_the_last_one(tmp_path: Path) -> None:
     (root / "changes/b.breaking.md").write_text("A value has another name.\n")
     gathered = packages.changelog(root, out, seconds=1790000000).read_text()
     wanted = ["# Changes", f"## {packages.version(REPO)} (2026-09-21)", "### What you have to change",
-              "- A value has another name.", "### Mended", "- A thing works.", "## 0.0.1 (2020-01-01)",
+              "- A value has another name.", "### Fixed", "- A thing works.", "## 0.0.1 (2020-01-01)",
               "### New", "- The first thing."]  # fmt: skip
     assert [line for line in gathered.splitlines() if line] == wanted
+    (root / "CHANGELOG.md").write_text(f"{text}\n## {packages.version(REPO)} (2026-01-01)\n")
+    with pytest.raises(packages.ReleaseError, match="raise the version"):
+        packages.changelog(root, out, seconds=0)
     (root / "CHANGELOG.md").write_text("# Changes\n")
     with pytest.raises(packages.ReleaseError, match="towncrier release notes start"):
         packages.changelog(root, out, seconds=0)
@@ -266,19 +270,21 @@ def test_a_release_that_fails_leaves_nothing_and_blocks_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1790000000")
-    out = tmp_path / "out"
+    root, folder = checkout(tmp_path / "sources", seconds=1_700_000_000), tmp_path / "releases"
+    folder.mkdir()
+    out = folder / "out"
     real = packages.wheel
 
-    def fails(root: Path, folder: Path) -> Path:
+    def fails(_: Path, __: Path) -> Path:
         raise packages.ReleaseError("hatchling failed")
 
     def made() -> None:
-        release.release(out, platforms=(), root=REPO)
+        release.release(out, platforms=(), root=root)
 
     monkeypatch.setattr(packages, "wheel", fails)
     with pytest.raises(packages.ReleaseError, match="hatchling"):
         made()
-    assert [*tmp_path.iterdir()] == []
+    assert [*folder.iterdir()] == []
     monkeypatch.setattr(packages, "wheel", real)
     made()
     before = contents(out)
@@ -286,7 +292,7 @@ def test_a_release_that_fails_leaves_nothing_and_blocks_nothing(
     with pytest.raises(packages.ReleaseError, match="hatchling"):
         made()
     assert contents(out) == before, "the last one stays"
-    assert [*tmp_path.iterdir()] == [out]
+    assert [*folder.iterdir()] == [out]
 
 
 def test_a_checkout_without_a_date_is_told_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_secrets_are_not_shown() -> None:
         ({"username": "root", "password": "x"}, {}, "uses username"),
         ({}, {"proxy-url": "http://p"}, "cluster c uses proxy-url"),
         ({}, {"server": ""}, "cluster c has no server"),
-        ({}, {"insecure-skip-tls-verify": "false"}, "'false'; write true or false, without quotes"),
+        ({}, {"insecure-skip-tls-verify": "false"}, "'false'. Write true or false, without quotes"),
         ({}, {"certificate-authority-data": "%"}, "certificate-authority-data is no base64"),
         ({}, {"certificate-authority": "no/such.pem"}, "such.pem: cannot read certificate-authority"),
     ],
@@ -97,7 +97,7 @@ def test_what_is_no_line_of_text_is_refused_with_its_place(tmp_path: Path, key: 
 
     said = str(caught.value)
     secret = key in ("token", "client-key-data")
-    assert said.startswith(f"{file}: {key}: {'a value that is not shown' if secret else repr(value)}; write ")
+    assert said.startswith(f"{file}: {key}: {'a value that is not shown' if secret else repr(value)}. Write ")
     assert said.isprintable()
 
 
@@ -105,7 +105,7 @@ def test_a_namespace_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path)
     file.write_text(file.read_text().replace("namespace: ns", "namespace: [ns]"))
 
-    with pytest.raises(ConfigError, match=r"config: namespace: \['ns'\]; write a namespace's name"):
+    with pytest.raises(ConfigError, match=r"config: namespace: \['ns'\]\. Write a namespace's name"):
         config.load(file)
 
 
@@ -138,7 +138,7 @@ def test_a_server_that_is_no_address_is_refused(tmp_path: Path, server: str) -> 
     with pytest.raises(ConfigError) as caught:
         config.load(file)
 
-    assert str(caught.value).startswith(f"{file}: server: {server!r}; write http:// or https:// and a host, such as ")
+    assert str(caught.value).startswith(f"{file}: server: {server!r}. Write http:// or https:// and a host, such as ")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_version_6_address_stands_in_brackets(pod: Path, monkeypatch: pytest.M
 def test_outside_a_pod_the_way_out_is_named(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
 
-    with pytest.raises(ConfigError, match="give --kubeconfig FILE"):
+    with pytest.raises(ConfigError, match="Write --kubeconfig FILE"):
         config.load(None)
 
 
@@ -250,12 +250,12 @@ ENTRY = "current-context: x\ncontexts:\n- name: x\n  context: {cluster: c}\nclus
         ("a: " + "9" * 5000, "no YAML: line 1: Exceeds the limit"),
         ("*" + "a" * 100_000, "no YAML: line 1: found undefined alias"),
         ("? [1]\n: 2", "no YAML: line 1: found unhashable key"),
-        ("current-context: [x]", "current-context: ['x']; write a name"),
+        ("current-context: [x]", "current-context: ['x']. Write a name"),
         ("current-context: 0x" + "f" * 5000, "contexts has no 'a number', only none"),
         ("current-context: " + "x" * 100_000, "contexts has no 'x"),
-        (ENTRY + "[1]", "clusters: c holds [1]; it should hold fields"),
-        (ENTRY + "{server: {a: b}}", "server: {'a': 'b'}; write http:// or https://"),
-        (ENTRY + "{server: 'https://x:99999'}", "write http:// or https://"),
+        (ENTRY + "[1]", "clusters: c holds [1]. Write fields there."),
+        (ENTRY + "{server: {a: b}}", "server: {'a': 'b'}. Write http:// or https://"),
+        (ENTRY + "{server: 'https://x:99999'}", "Write http:// or https://"),
 (ENTRY + f"{{server: 'https://x', certificate-authority: {'a' * 5000}}}", "cannot read certificate-authority"),
     ],
 )  # fmt: skip

@@ -167,7 +167,7 @@ async def test_a_failure_costs_a_line_in_the_log(
     await tell(mine)
 
     assert fault.hits
-    assert "no event NoPlace about Pod a/p" in caplog.text
+    assert "Event NoPlace about Pod a/p cannot be written" in caplog.text
 
 
 async def test_a_token_that_cannot_be_read_costs_no_more(
@@ -176,7 +176,7 @@ async def test_a_token_that_cannot_be_read_costs_no_more(
     config = dataclasses.replace(api.config, token_file=tmp_path / "token")
     async with Client(config, user_agent="t") as client:
         await tell(recorder(client))
-    assert "no event NoPlace" in caplog.text
+    assert "Event NoPlace" in caplog.text
 
 
 async def test_what_is_remembered_is_bounded(

@@ -123,7 +123,7 @@ async def test_a_thousand_odd_objects_are_few_lines(caplog: pytest.LogCaptureFix
             api.put(RESOURCE_CLAIMS, claim(f"odd{number}", spec=[5]))
         async with following(api):
             pass
-    assert 1 <= caplog.text.count("cannot be read") <= 16
+    assert 1 <= caplog.text.count("cannot be decoded") <= 16
 
 
 async def test_a_deleted_object_goes_whatever_it_says() -> None:

@@ -64,7 +64,7 @@ async def test_a_refresh_that_fails_is_tried_again_and_says_so_in_the_end() -> N
         assert "p" in it.names
 
         api.fail(times=math.inf, status=503)
-        with pytest.raises(Unreachable, match="pods: not read anew in 10 s"):
+        with pytest.raises(Unreachable, match="pods: not read again in 10 s"):
             await it.reflector.refresh(10)
         assert "p" in it.names
 

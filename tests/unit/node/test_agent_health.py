@@ -54,8 +54,8 @@ async def test_the_pods_that_hold_a_gpu_are_told_what_is_wrong_and_when_it_is_ov
         await lose(node, "2")
         await eventually(lambda: events() == [("Warning", "GPUUnhealthy", "pod-uid")])
         (told,) = (obj for obj in node.api.all(EVENTS) if obj["involvedObject"]["kind"] == "Pod")
-        where = f"Node {NODE}, GPU2 ({machine().gpus[2].pci}, {uuid(2)}), lost"
-        assert told["message"].startswith(f"{where}: it is not on the node any more. Look at the kernel's log")
+        where = f"Node {NODE}, GPU2 ({machine().gpus[2].pci}, {uuid(2)}), fault lost"
+        assert told["message"].startswith(f"{where}: the GPU is not on the node any more. Look at the kernel's log")
         assert told["metadata"]["namespace"] == "default"
         await lose(node)
         await eventually(lambda: len(events()) == 2)
@@ -89,14 +89,19 @@ async def test_the_node_is_told_of_a_free_gpu_that_is_lost_and_its_slice_keeps_t
             ((reason, message),) = events()
             assert reason == "GPUUnhealthy"
             where = f"Node {NODE}, GPU2 ({gpu.pci}, {gpu.uuid})"
-            assert message.startswith(f"{where}, lost: it is not on the node any more. Look at the kernel's log")
+            assert message.startswith(
+                f"{where}, fault lost: the GPU is not on the node any more. Look at the kernel's log"
+            )
         async with node.agent():
             await eventually(lambda: counts() == [2])
             assert lost() == [gone], "an agent that never saw the GPU knows of it"
             await lose(node)
             expected = 8
             await eventually(lambda: len(events()) == 2 and lost() == [])
-            assert events()[0] == ("GPURecovered", f"{where}, lost: no more: it is not on the node any more")
+            assert events()[0] == (
+                "GPURecovered",
+                f"{where}: the fault lost is over (the GPU is not on the node any more).",
+            )
 
 
 async def test_a_gpu_that_is_lost_is_told_of_after_the_kubelet_starts_and_after_a_reboot() -> None:

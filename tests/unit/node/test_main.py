@@ -31,10 +31,10 @@ def test_nodes_have_machines_of_their_own() -> None:
     [
         ([], "--node-name"),
         (["--node-name=n", "--discovery=nvlm"], "choose from"),
-        (["--node-name=n", "--simulated-default=dgx1-v100"], "add --discovery=simulated"),
-        (["--node-name=n", "--simulated-machine=dgx1-v100"], "write NODE=PROFILE"),
-        (["--node-name=n", "--rediscover=0"], "write a number of seconds above 0"),
-        (["--node-name=n", "--rediscover=soon"], "write a number of seconds above 0"),
+        (["--node-name=n", "--simulated-default=dgx1-v100"], "Add --discovery=simulated"),
+        (["--node-name=n", "--simulated-machine=dgx1-v100"], "Write NODE=PROFILE"),
+        (["--node-name=n", "--rediscover=0"], "Write a number of seconds above 0"),
+        (["--node-name=n", "--rediscover=soon"], "Write a number of seconds above 0"),
         (["--node-name=n", "--log-format=xml"], "--log-format"),
     ],
 )
@@ -54,7 +54,7 @@ def test_a_node_without_a_machine_is_said_in_one_line_and_ends_with_1(tmp_path: 
     words += ["--kubelet-root=/none", "--discovery=simulated"]
     done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "no simulated machine for node n" in done.stderr
+    assert "node n has no simulated machine" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -29,7 +29,7 @@ def test_every_kind_and_value_has_words_and_a_repair() -> None:
         (
             Fault("xid-warning", "94", "XID 94 in the kernel's log"),
             "XID 94 in the kernel's log: a memory error that was contained, which ended one program. "
-            "Restart the program. Reset the GPU when that is convenient: the bad row is remapped then.",
+            "Restart the program. Reset the GPU when that is convenient, so that the bad row is remapped.",
         ),
         (
             Fault("recovery", "reboot", "the driver asks for a reboot of the node"),
@@ -60,7 +60,12 @@ def test_only_of_an_xid_that_is_in_no_list_somebody_has_to_look_it_up() -> None:
 def test_the_page_has_the_table_of_the_code() -> None:
     text = page.TARGET.read_text(encoding="utf-8")
     assert page.page() == text
-    rows = re.findall(r"^\| (`[^|]*) \| (?:NoSchedule|None) \|", text, re.MULTILINE)
-    names = {name.partition("=")[0] for cell in rows for name in re.findall(r"`([^`]+)`", cell)}
-    taints = {kind for kind, about in KINDS.items() if about.is_taint}
-    assert names == taints - {"lost"}, "the table says when each taint comes"
+    details = text.partition("### When a fault is there\n")[2].partition("\n\n* ")[0]
+    names = re.findall(r"`([^`=]+)[^`]*`", "\n".join(re.findall(r"^\| (`[^|]*) \|", details, re.MULTILINE)))
+    assert len(names) > 10
+    assert set(names) <= KINDS.keys()
+    at_once = re.search(r"((?:`[\w-]+`(?:,| and)?\s+)+)end\s+as\s+soon\s+as\s+their\s+cause\s+is\s+gone", text)
+    assert at_once
+    assert set(re.findall(r"[\w-]+", at_once[1])) - {"and"} == {
+        kind for kind, about in KINDS.items() if not about.leaves_s
+    }

@@ -86,13 +86,13 @@ async def test_of_gpus_without_parts_all_are_whole_whatever_the_policies_say_and
     policies.write_text("gpus: [{numbers: [0, 1], shared: time-slicing}, {numbers: [2], mig: dynamic}]")
     async with a_node() as node, node.agent(simulated_default="mi300x-x8", policies=policies):
         await node.published()
-        await eventually(lambda: said(node, "NoParts"))
+        await eventually(lambda: said(node, "GPUFractionsUnsupported"))
         devices = [device for piece in node.slices for device in piece["spec"]["devices"]]
         assert len(devices) == 8
         assert all("allowMultipleAllocations" not in device for device in devices)
-        (told,) = said(node, "NoParts")
-        assert told.startswith("3 GPUs stay whole")
-        assert "of amd's there are no parts" in told
+        (told,) = said(node, "GPUFractionsUnsupported")
+        assert told.startswith("3 GPUs of node node-a stay whole.")
+        assert "GPUs of amd do not have" in told
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="device nodes are root's to make")
@@ -116,9 +116,9 @@ async def test_a_partitioned_machine_publishes_nothing_and_an_event_says_why(tmp
     server = AmdServer(tmp_path, amd(complete(profiles.load("mi300x-x8"))))
     (server.device(3) / "current_compute_partition").write_text("CPX\n")
     async with a_node() as node, node.agent(discovery="auto", simulated_default=None, host_root=tmp_path):
-        await eventually(lambda: said(node, "GPUsWithheld"))
+        await eventually(lambda: said(node, "GPUsUnpublished"))
         assert names(node) == []
-        (told,) = said(node, "GPUsWithheld")
+        (told,) = said(node, "GPUsUnpublished")
         assert "is partitioned (CPX mode)" in told
         assert "amd-smi set --compute-partition SPX" in told
 
@@ -130,10 +130,10 @@ async def test_two_vendors_gpus_for_data_centres_are_not_published_and_an_event_
     for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
         (h100 / name).write_text(text + "\n")
     async with a_node() as node, node.agent(discovery="auto", simulated_default=None, host_root=tmp_path):
-        await eventually(lambda: said(node, "GPUsWithheld"))
+        await eventually(lambda: said(node, "GPUsUnpublished"))
         assert names(node) == []
         assert server.machine.gpus
-        assert "GPUs of NVIDIA and of AMD" in said(node, "GPUsWithheld")[0]
+        assert "GPUs of NVIDIA and of AMD" in said(node, "GPUsUnpublished")[0]
 
 
 class Found:
@@ -157,7 +157,7 @@ def test_both_gpus_of_a_package_are_kept_from_pods_when_one_fails_and_others_are
     standing = {uuid: [one.fault.kind for one in some] for uuid, some in record.standing().items()}
     assert standing == {machine.gpus[2].uuid: ["ras"], machine.gpus[3].uuid: ["package"]}  # 2 and 3 have four links
     (beside,) = record.standing()[machine.gpus[3].uuid]
-    assert beside.fault.said == f"GPU {machine.gpus[2].uuid} of its package: 3 errors"
+    assert beside.fault.said == f"GPU {machine.gpus[2].uuid} of the same package has a fault: 3 errors"
 
 
 def test_of_a_driver_that_is_not_there_each_gpu_is_told_once() -> None:

@@ -158,6 +158,23 @@ async def test_trouble_is_told_and_logged_once(volume: Volume, caplog: pytest.Lo
 
 
 @pytest.mark.looptime
+async def test_each_return_to_a_valid_file_is_told_once(volume: Volume) -> None:
+    told: list[float] = []
+
+    async def tell(policies: Policies) -> None:
+        told.append(policies.weights.nvlink)
+
+    volume.put(ONE)
+    file = PoliciesFile(volume.file, on_recovery=tell)
+    for text, expected in ((ONE, []), (BAD, []), ("gpu: []", []), (TWO, [2]), (ONE, [2]), (BAD, [2]), (ONE, [2, 1])):
+        volume.put(text)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(30):
+                await file.run()
+        assert told == expected
+
+
+@pytest.mark.looptime
 async def test_a_file_that_goes_does_not_end_the_process(volume: Volume) -> None:
     volume.put(ONE)
     file = PoliciesFile(volume.file)

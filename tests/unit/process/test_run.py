@@ -41,7 +41,9 @@ def test_a_known_error_is_logged_as_its_message_only(caplog: pytest.LogCaptureFi
         raise DriverError("write --port=1")
 
     assert run(main()) == 1
-    assert [(r.getMessage(), r.exc_info) for r in caplog.records] == [("DriverError: write --port=1", None)]
+    assert [(r.getMessage(), r.exc_info) for r in caplog.records] == [
+        ("This process stops: DriverError: write --port=1", None)
+    ]
 
 
 def test_an_unknown_error_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:

@@ -79,7 +79,11 @@ async def test_the_last_good_ones_stay(harm: str, api: FakeApiServer, tmp_path: 
             put(api, BAD if harm == "bad" else None, **more)
         await asyncio.sleep(LATE_S)
         assert (policies.in_force.weights.nvlink, len(told)) == (2, 1)
-        wanted = "did you mean nvlink?" if harm == "bad" else "policies.yaml of ConfigMap system/policies is gone"
+        wanted = (
+            "did you mean nvlink?"
+            if harm == "bad"
+            else "policies.yaml of ConfigMap system/policies does not exist any more"
+        )
         assert wanted in told[0]
         put(api, ONE)
         await asyncio.sleep(TICK_S)

@@ -154,11 +154,11 @@ def test_it_ends_where_it_is_not_needed() -> None:
 
 
 def test_the_reason_says_when_or_who_is_in_the_way() -> None:
-    assert reason(held(until(60))) == "2 GPUs of a are reserved for it; they are free by 1970-01-01 00:01 UTC"
+    assert reason(held(until(60))) == "2 GPUs on a are reserved for this workload and free by 1970-01-01 00:01 UTC."
     said = reason(held(until(None), until(9)))
-    assert "unknown: pod-None declares no max-duration" in said
+    assert "It is not known when they are free: no max-duration on pod-None." in said
     many = reserve(blocked("job"), Candidate(gpus=tuple((f"n{number}", "g") for number in range(5))), 0)
-    assert "of n0, n1, n2 and 2 more are" in reason(many)
+    assert "on n0, n1, n2 and 2 more are" in reason(many)
 
 
 def test_it_survives_being_written_down() -> None:

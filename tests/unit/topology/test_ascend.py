@@ -94,8 +94,8 @@ def test_the_header_may_start_without_a_blank_and_cells_may_be_unknown(start: st
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("Phy-ID13 Phy-ID2 Phy-ID3 Phy-ID12\n", "\n", "line 1: no header"),
-        ("X       SIO     HCCS_SW", "X       SIO", "line 3: Phy-ID2 has 3 cells; 4 are needed"),
+        ("Phy-ID13 Phy-ID2 Phy-ID3 Phy-ID12\n", "\n", "line 1: there is no header"),
+        ("X       SIO     HCCS_SW", "X       SIO", "line 3: Phy-ID2 has 3 cells. 4 are needed"),
         ("X       SIO     HCCS_SW", "X       NV4     HCCS_SW", "line 3: 'NV4' between Phy-ID2 and Phy-ID3"),
         ("X       SIO     HCCS_SW", "SIO     X       HCCS_SW", "line 3: 'SIO' between Phy-ID2 and Phy-ID2"),
         (
@@ -209,11 +209,21 @@ def test_chips_of_a_300i_duo_are_linked_by_card_and_share_a_bus_id() -> None:
 @pytest.mark.parametrize(
     ("chips", "says"),
     [
-        ([(n, "910B4", "0") for n in range(8)], "line 3: how 8 x Ascend 910B4 are linked does not follow"),
-        ([(n, "910B3", "0") for n in range(4)], "line 3: 4 x Ascend 910B3: only where NPUs 0 to 7 are there"),
-        ([(n, "910A", "0") for n in range(1, 9)], "line 3: 8 x Ascend 910A: only where NPUs 0 to 7 are there"),
-        ([(n, "310P3", "0") for n in range(4)], "line 3: how 4 x Ascend 310P3 are linked does not follow"),
-        ([(0, "Ascend910", "0   0"), (0, "Ascend910", "1   1"), (1, "Ascend910", "0   2")], "how 3 x Ascend910 are"),
+        ([(n, "910B4", "0") for n in range(8)], "line 3: the links of 8 x Ascend 910B4 are not known from the product"),
+        (
+            [(n, "910B3", "0") for n in range(4)],
+            "line 3: 4 x Ascend 910B3: the links are known from the product only if the machine has exactly NPUs 0 to "
+            "7",
+        ),
+        (
+            [(n, "910A", "0") for n in range(1, 9)],
+            "line 3: 8 x Ascend 910A: the links are known from the product only if the machine has exactly NPUs 0 to 7",
+        ),
+        ([(n, "310P3", "0") for n in range(4)], "line 3: the links of 4 x Ascend 310P3 are not known from the product"),
+        (
+            [(0, "Ascend910", "0   0"), (0, "Ascend910", "1   1"), (1, "Ascend910", "0   2")],
+            "the links of 3 x Ascend910 are not known from the product",
+        ),
     ],
 )
 def test_a_table_from_which_links_do_not_follow_says_what_to_give(
@@ -224,16 +234,16 @@ def test_a_table_from_which_links_do_not_follow_says_what_to_give(
         read_machine(tmp_path / "npu.txt")
     assert f"{tmp_path / 'npu.txt'}: npu-smi info, " in str(caught.value)
     assert says in str(caught.value)
-    assert "give the text of npu-smi info -t topo" in str(caught.value)
+    assert "Write the text of npu-smi info -t topo" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("chips", "says"),
     [
-        ([], "line 1: 0 chips in the table"),
-        ([(0, "910A", "0"), (0, "910A", "0")], "line 5: device 0 stands twice"),
-        ([(0, "910A", "0"), (1, "910B3", "0")], "line 5: Ascend 910B3 beside Ascend 910A"),
-        ([(n, "910A", "0") for n in range(257)], "line 1: 257 chips in the table"),
+        ([], "line 1: the table has 0 chips"),
+        ([(0, "910A", "0"), (0, "910A", "0")], "line 5: device 0 is in the table twice"),
+        ([(0, "910A", "0"), (1, "910B3", "0")], "line 5: the table has Ascend 910B3 and Ascend 910A"),
+        ([(n, "910A", "0") for n in range(257)], "line 1: the table has 257 chips"),
     ],
 )
 def test_a_broken_table_is_refused_with_its_line(chips: list[tuple[int, str, str]], says: str) -> None:
@@ -282,7 +292,7 @@ def test_a_product_said_by_hand_brings_its_rule_along() -> None:
 
 
 def test_an_unknown_product_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(TopologyError, match=r"'h100' is no product that is known; write one of Ascend 910A, .*310P3"):
+    with pytest.raises(TopologyError, match=r"'h100' is not a known product. Write one of: Ascend 910A, .*310P3"):
         complete(npu_smi_matrix.read(NPU_SMI), product="h100")
 
 
@@ -300,5 +310,5 @@ def test_what_is_written_of_a_machine_is_read_back(name: str) -> None:
 
 def test_links_of_two_vendors_are_refused() -> None:
     text = "\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNV4\tSIO\nGPU1\tNV4\tX\tSYS\nGPU2\tSIO\tSYS\tX\n"
-    with pytest.raises(TopologyError, match="line 2, column 12: SIO beside NV4; all links are of one vendor"):
+    with pytest.raises(TopologyError, match=r"line 2, column 12: SIO and NV4 are in one matrix\. All links must be"):
         topo_m.read(text)

@@ -127,9 +127,9 @@ def test_every_cpu_has_the_bandwidth_that_nccl_counts() -> None:
 @pytest.mark.parametrize(
     ("product", "cpu", "says"),
     [
-        ("a41", "", "no product that is known; write one of Tesla P100"),
-        ("nvidia", "", "is one of NVIDIA A100-SXM4-80GB"),
-        ("", "pentium", "write one of broadwell"),
+        ("a41", "", "is not a known product. Write one of: Tesla P100"),
+        ("nvidia", "", "matches several products. Write one of: NVIDIA A100-SXM4-80GB"),
+        ("", "pentium", "Write one of: broadwell"),
         ("", "GenuineIntel 6", "GenuineIntel 6 85"),
     ],
 )

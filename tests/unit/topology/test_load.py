@@ -102,7 +102,7 @@ def test_another_seed_means_other_uuids_for_every_kind_of_file(tmp_path: Path) -
         (b'{"version": 3}', "box: machine JSON, version 1: Invalid enum value 3"),
         (b"name: x\n", "box:1: $: Object missing required field `product`"),
         (b"\xff\xfe", "cannot be read as UTF-8 text"),
-        (b"x" * (2 << 20), "larger than 1048576 bytes"),
+        (b"x" * (2 << 20), "more than 1048576 bytes"),
     ],
 )
 def test_a_file_that_is_no_machine(tmp_path: Path, content: bytes, says: str) -> None:
@@ -115,7 +115,7 @@ def test_a_file_that_is_no_machine(tmp_path: Path, content: bytes, says: str) ->
 
 
 def test_neither_file_nor_profile(tmp_path: Path) -> None:
-    with pytest.raises(TopologyError, match=r"no such file, and no profile either; profiles: .*dgx1-v100"):
+    with pytest.raises(TopologyError, match=r"there is no such file and no such profile\. Profiles: .*dgx1-v100"):
         read_machine("dgx2")
     with pytest.raises(TopologyError, match="cannot be read"):
         read_machine(tmp_path)

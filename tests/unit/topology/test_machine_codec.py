@@ -65,33 +65,34 @@ def _put(path: list[Any], value: object) -> Callable[[Any], None]:
     [
         (_put(["version"], 2), "Invalid enum value 2 - at `$.version`"),
         (_put(["gpus", 3, "uuid"], 7), "Expected `str`, got `int` - at `$.gpus[3].uuid`"),
-        (_put(["gpus", 3, "uuid"], "GPU_x"), "gpus[3].uuid: 'GPU_x'; write what the vendor's tool prints"),
-        (_put(["gpus", 3, "uuid"], ""), "gpus[3].uuid: ''; write what"),
-        (_put(["gpus", 3, "uuid"], "-a"), "gpus[3].uuid: '-a'; write what"),
+        (_put(["gpus", 3, "uuid"], "GPU_x"), "gpus[3].uuid: 'GPU_x' is not valid. Write what the vendor's tool "
+                                             "prints"),
+        (_put(["gpus", 3, "uuid"], ""), "gpus[3].uuid: '' is not valid. Write what"),
+        (_put(["gpus", 3, "uuid"], "-a"), "gpus[3].uuid: '-a' is not valid. Write what"),
         (_put(["gpus", 3, "uuid"], "a" * 64), "1 to 63 letters, digits"),
         (_put(["gpus", 3, "uuid"], "a\n"), "1 to 63 letters, digits"),
-        (_put(["gpus", 3, "index"], 1), "gpus[3].index: 1 is also gpus[1]'s"),
-        (_put(["gpus", 3, "index"], 9), "gpus[4].index: 4 is not above the one before"),
-        (_put(["gpus", 3, "numa"], -1), "gpus[3].numa: -1; write a number from 0 up, or leave it out"),
-        (_put(["gpus", 3, "pci"], "06:00.0"), "gpus[3].pci: '06:00.0'; write it as /sys does"),
-        (_put(["gpus", 3, "switch_links"], -1), "gpus[3].switch_links: -1; 0 to 1024"),
-        (_put(["gpus"], []), "gpus: empty"),
+        (_put(["gpus", 3, "index"], 1), "gpus[3].index: 1 is also the value of gpus[1]"),
+        (_put(["gpus", 3, "index"], 9), "gpus[4].index: 4 is not above the previous index"),
+        (_put(["gpus", 3, "numa"], -1), "gpus[3].numa: -1 is not valid. Write a number of at least 0"),
+        (_put(["gpus", 3, "pci"], "06:00.0"), "gpus[3].pci: '06:00.0' is not a PCI address. Write"),
+        (_put(["gpus", 3, "switch_links"], -1), "gpus[3].switch_links: -1 is not allowed. Write 0 to 1024"),
+        (_put(["gpus"], []), "gpus: the list is empty"),
         (_put(["links", 0, 1], 5), "links[0][1]: 5, but links[1][0] is 1"),
-        (_put(["links", 2, 2], 1), "links[2][2]: 1; a GPU has no link to itself"),
-        (_put(["links", 2], [0]), "links[2]: 1 values; 8 are needed"),
-        (_put(["paths"], []), "paths: 0 rows; 8 are needed"),
+        (_put(["links", 2, 2], 1), "links[2][2]: 1, but a GPU has no link to itself"),
+        (_put(["links", 2], [0]), "links[2]: 1 values, but 8 are needed"),
+        (_put(["paths"], []), "paths: 0 rows, but 8 are needed"),
         (_put(["paths", 0, 1], 9), "Invalid enum value 9 - at `$.paths[0][1]`"),
         (_put(["paths", 0, 1], 4), "paths[0][1]: 4, but paths[1][0] is 1"),
-        (_put(["paths", 1, 1], 1), "paths[1][1]: 1; 0 (self) on the diagonal"),
-        (_put(["nic_paths", 1, 1], 0), "nic_paths[1][1]: 0 (self); a NIC is no GPU"),
-        (_put(["nics", 1, "name"], "mlx5_0"), "nics[1].name: 'mlx5_0'; each NIC needs a name of its own"),
+        (_put(["paths", 1, 1], 1), "paths[1][1]: 1 is not possible here. 0 (self) is on the diagonal"),
+        (_put(["nic_paths", 1, 1], 0), "nic_paths[1][1]: 0 (self) is not possible between a NIC and a GPU"),
+        (_put(["nics", 1, "name"], "mlx5_0"), "nics[1].name: 'mlx5_0' is empty or occurs twice"),
         (_put(["nics", 1, "pci"], "x"), "nics[1].pci: 'x'"),
-        (_put(["numa", 1, "id"], 0), "numa[1].id: 0; write nodes by id"),
-        (_put(["numa", 1, "cpus"], "all"), "numa[1].cpus: 'all'; write a CPU list"),
+        (_put(["numa", 1, "id"], 0), "numa[1].id: 0 is out of order. Write the nodes by id"),
+        (_put(["numa", 1, "cpus"], "all"), "numa[1].cpus: 'all' is not a CPU list. Write"),
         (_put(["link_gbps"], -1), "link_gbps: -1"),
-        (_put(["gpus", 0, "profiles"], [[19, "1g", 1, 9984, 7, [0], 1]]), "profiles[0].name: '1g'; write it as"),
-        (_put(["gpus", 0, "profiles"], [[0, "7g.80gb", 7, 1, 1, [12], 8]]), "profiles[0]: 8 slices at (12,); a"),
-        (_put(["gpus", 0, "profiles"], [[0, "1g.5gb", 1, 1, 1, [1, 0], 1]]), "profiles[0].starts: (1, 0); write each"),
+        (_put(["gpus", 0, "profiles"], [[19, "1g", 1, 9984, 7, [0], 1]]), "profiles[0].name: '1g' is not a MIG"),
+        (_put(["gpus", 0, "profiles"], [[0, "7g.80gb", 7, 1, 1, [12], 8]]), "profiles[0]: 8 slices at (12,) do not"),
+        (_put(["gpus", 0, "profiles"], [[0, "1g.5gb", 1, 1, 1, [1, 0], 1]]), "profiles[0].starts: (1, 0) is not"),
         (_put(["gpus", 0, "profiles"], [[0, "1g.5gb", 1, -1, 1, [0], 1]]), "profiles[0].memory_mib: -1"),
         (_put(["gpus", 0, "profiles"], [[0, "1g.5gb", 1, 1, 1, [0], 1]] * 2), "each with a name of its own"),
     ],
@@ -136,7 +137,7 @@ def test_another_vendors_machine_is_one_too(uuids: list[str]) -> None:
 def test_two_ids_that_differ_in_case_alone_would_be_one_device() -> None:
     machine = profiles.load("dgx1-v100")
     twin = msgspec.structs.replace(machine.gpus[1], uuid=machine.gpus[0].uuid.upper())
-    with pytest.raises(TopologyError, match=r"gpus\[1\]\.uuid: 'GPU-.*' is also gpus\[0\]'s"):
+    with pytest.raises(TopologyError, match=r"gpus\[1\]\.uuid: 'GPU-.*' is also the value of gpus\[0\]"):
         machine_codec.encode(msgspec.structs.replace(machine, gpus=(machine.gpus[0], twin, *machine.gpus[2:])))
 
 
@@ -175,14 +176,18 @@ TREE = _with_pci(profiles.load("dgx1-v100"))
 @pytest.mark.parametrize(
     ("position", "device", "says"),
     [
-        (1, PciDevice("f001:00:00.0", None, 0, "0x060400"), "pci[1].busid: 'f001:00:00.0'; write each as /sys does"),
+        (1, PciDevice("f001:00:00.0", None, 0, "0x060400"), "pci[1].busid: 'f001:00:00.0' is not a PCI address, or "
+                                                            "occurs twice"),
         (1, PciDevice("1:0:0.0", None, 0, "0x060400"), "pci[1].busid: '1:0:0.0'"),
-        (1, PciDevice("0009:00:00.0", 1, 0, "0x060400"), "pci[1].parent: 1; write the position of a bridge before it"),
+        (1, PciDevice("0009:00:00.0", 1, 0, "0x060400"), "pci[1].parent: 1 is not valid. Write the position of a "
+                                                         "bridge before this device"),
         (1, PciDevice("0009:00:00.0", -1, 0, "0x060400"), "pci[1].parent: -1"),
-        (1, PciDevice("0009:00:00.0", 0, 0, "bridge"), "pci[1].kind: 'bridge'; write it as /sys does: 0x030200"),
+        (1, PciDevice("0009:00:00.0", 0, 0, "bridge"), "pci[1].kind: 'bridge' is not valid. Write it as in /sys, for "
+                                                       "example 0x030200"),
         (1, PciDevice("0009:00:00.0", 0, 0, "0x060400", "0x10de"), "pci[1].ids: '0x10de'"),
         (1, PciDevice("0009:00:00.0", 0, 0, "0x060400", "", "fast\n"), "pci[1].link_speed: 'fast\\n'"),
-        (1, PciDevice("0009:00:00.0", 0, 0, "0x060400", "", "", 255), "pci[1].link_width: 255; 0 to 64"),
+        (1, PciDevice("0009:00:00.0", 0, 0, "0x060400", "", "", 255), "pci[1].link_width: 255 is not allowed. Write 0 "
+                                                                      "to 64"),
         (1, PciDevice("0009:00:00.0", 0, -1, "0x060400"), "pci[1].numa: -1"),
     ],
 )  # fmt: skip
@@ -195,7 +200,7 @@ def test_a_broken_pci_tree_is_refused_with_the_place(position: int, device: PciD
 
 def test_a_broken_cpu_mask_or_model_is_refused() -> None:
     for change, says in (
-        ({"numa": (NumaNode(id=0, cpumap="0-19"),)}, r"numa\[0\].cpumap: '0-19'; write it as /sys does"),
+        ({"numa": (NumaNode(id=0, cpumap="0-19"),)}, r"numa\[0\].cpumap: '0-19' is not a CPU map"),
         ({"cpu": Cpu(arch="x86_64", family=-1)}, "cpu.family: -1"),
     ):
         with pytest.raises(TopologyError, match=says):
@@ -272,7 +277,12 @@ MIG = MigDevice(0, "MIG-5c7e0d3a-1f2b-4a6c-8d9e-0f1a2b3c4d5e", 1, 0, "1g\udcff",
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("nics", (Nic(name="mlx\udcff"),), r"nics[0].name: 'mlx\udcff'; write text that UTF-8 can hold"),
+        (
+            "nics",
+            (Nic(name="mlx\udcff"),),
+            r"nics[0].name: 'mlx\udcff' is not valid UTF-8. Write text that UTF-8 can "
+            r"hold",
+        ),
         ("nics", (Nic(name="b", members=("eth0", "\ud800")),), r"nics[0].members[1]: '\ud800'"),
         ("gpus", (Gpu(index=0, uuid="a", minor=0, pci="", product="\udc80"),), r"gpus[0].product: '\udc80'"),
         ("gpus", (Gpu(index=0, uuid="a", minor=0, pci="", mig=(MIG,)),), r"gpus[0].mig[0].profile: '1g\udcff'"),

@@ -169,7 +169,7 @@ def test_the_compact_form_means_what_it_says() -> None:
     assert machine.links == ((0, 4), (4, 0))
 
 
-WRITTEN = (REPO / "docs" / "profiles.md").read_text("utf-8")
+WRITTEN = (REPO / "docs" / "tasks" / "profiles.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -209,24 +209,28 @@ def test_switched_gpus_may_differ_in_their_links() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("minor: 3", "minr: 3", "bad.yaml:5: gpus[0]: Object contains unknown field `minr`; minr is not one of pci,"),
-        ("product:", "prodct:", "bad.yaml:1: $: Object contains unknown field `prodct`; prodct is not one of name,"),
-        ("memory_mib: 1024", "memory_mib: much", "bad.yaml:2: product.memory_mib: 'much'; write a whole number"),
-        ("pci: 0000:02:00.0", "pci: 00000000:2:0.0", "bad.yaml:6: gpus[1].pci: '00000000:2:0.0'; write it as /sys"),
-        ("pci: 0000:02:00.0", "pci: 0000:01:00.0", "bad.yaml:6: gpus[1].pci: '0000:01:00.0' is also gpus[0]'s"),
+        ("minor: 3", "minr: 3", "gpus[0].minr: This field is unknown. Known fields: pci,"),
+        ("product:", "prodct:", "prodct: This field is unknown. Known fields: name,"),
+        ("memory_mib: 1024", "memory_mib: much", "bad.yaml:2: product.memory_mib: 'much' is not allowed. Write a "
+                                                 "whole number"),
+        ("pci: 0000:02:00.0", "pci: 00000000:2:0.0", "bad.yaml:6: gpus[1].pci: '00000000:2:0.0' is not a PCI address"),
+        ("pci: 0000:02:00.0", "pci: 0000:01:00.0", "bad.yaml:6: gpus[1].pci: '0000:01:00.0' is also the value of "
+                                                   "gpus[0]"),
         ("pci: 0000:02:00.0, ", "", "bad.yaml:6: gpus[1]: Object missing required field `pci`"),
-        ("minor: 3", "minor: 1", "bad.yaml:6: gpus[1].minor: 1 is also gpus[0]'s"),
-        ("0-1: 4", "0-2: 4", "bad.yaml:9: links.0-2: not two GPUs; write two different numbers from 0 to 1"),
-        ("0-1: 4", "0-0: 4", "bad.yaml:9: links.0-0: not two GPUs"),
-        ("0-1: 4", "0-1: 4, 1-0: 2", "bad.yaml:9: links.1-0: this pair is given twice"),
-        ("0-1: 4", "0-1: -4", "bad.yaml:9: links.0-1: '-4'; write a whole number from 0 to 36"),
-        ("0-1: 4", "0-1: 99", "bad.yaml:9: links.0-1: '99'; write a whole number from 0 to 36"),
-        ("0-1: 4", "0-1: 4.5", "bad.yaml:9: links.0-1: '4.5'; write a whole number from 0 to 36"),
-        ("{0-1: 4}", "[4]", "bad.yaml:9: links: a list; write pairs of GPUs and their number of links"),
-        ("0-1: 4", "0-1: 4, 0-1: 2", "bad.yaml:9: 0-1 is given twice"),
+        ("minor: 3", "minor: 1", "bad.yaml:6: gpus[1].minor: 1 is also the value of gpus[0]"),
+        ("0-1: 4", "0-2: 4", "bad.yaml:9: links.0-2: this is not a pair of GPUs. Write two different numbers from 0 "
+                             "to 1"),
+        ("0-1: 4", "0-0: 4", "bad.yaml:9: links.0-0: this is not a pair of GPUs"),
+        ("0-1: 4", "0-1: 4, 1-0: 2", "bad.yaml:9: links.1-0: this pair occurs twice"),
+        ("0-1: 4", "0-1: -4", "bad.yaml:9: links.0-1: '-4' is not allowed. Write a whole number from 0 to 36"),
+        ("0-1: 4", "0-1: 99", "bad.yaml:9: links.0-1: '99' is not allowed. Write a whole number from 0 to 36"),
+        ("0-1: 4", "0-1: 4.5", "bad.yaml:9: links.0-1: '4.5' is not allowed. Write a whole number from 0 to 36"),
+        ("{0-1: 4}", "[4]", "bad.yaml:9: links: a list is not allowed. Write pairs of GPUs and their number of links"),
+        ("0-1: 4", "0-1: 4, 0-1: 2", "bad.yaml:9: The key 0-1 occurs twice"),
         ("link_gbps: 20", "link_gbps: 0", "bad.yaml:3: link_gbps: 0, but there are links"),
         ("link_gbps: 20", "link_gbps: nan", "bad.yaml:3: link_gbps: nan"),
-        ("link_gbps: 20", "link_gbps: 20\nswitch_links: 6", "bad.yaml:10: links: given beside switch_links"),
+        ("link_gbps: 20", "link_gbps: 20\nswitch_links: 6", "bad.yaml:10: links: a machine has links or switch_links, "
+                                                            "not both"),
         ("s0/b, numa: 0", "s0/b, numa: 1", "bad.yaml:6: gpus[1].numa: 1, but gpus[0] is on node 0 below"),
         ("s0/a, numa: 0}\nlinks", "s0/a, numa: 1}\nlinks", "bad.yaml:8: nics[0].numa: 1, but gpus[0] is on node 0"),
         ("numa: 0}", "numa: 0", "not YAML"),
@@ -246,31 +250,43 @@ PAIRS = (resources.files(profiles) / "rtx-a6000-x4-pairs.yaml").read_text("utf-8
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("pci0000:40, numa: 0", "pci0000:40, numa: 7", "gpus[2].numa: 7; write a node that numa lists (0), or list"),
-        ("links:", "nics: [{name: a, numa: 3}]\nlinks:", "nics[0].numa: 3; write a node that numa lists (0)"),
+        ("pci0000:40, numa: 0", "pci0000:40, numa: 7", "gpus[2].numa: the node 7 is not in numa. Write one of the "
+                                                       "nodes 0"),
+        ("links:", "nics: [{name: a, numa: 3}]\nlinks:", "nics[0].numa: the node 3 is not in numa. Write one of the "
+                                                         "nodes 0"),
         ("links:", "nics: [{name: a, kind: infinband}]\nlinks:",
-         "nics[0].kind: 'infinband'; write efa, ethernet, infiniband or roce"),
-        ("x86_64", "aarch64", "cpu.arch: 'aarch64'; write arm64, ppc64 or x86_64"),
-        ("AuthenticAMD", "AMD", "cpu.vendor: 'AMD'; write '  Shanghai  ', AuthenticAMD, CentaurHauls or GenuineIntel"),
-        ("compute_capability: 8.6", "compute_capability: abc", "product.compute_capability: 'abc'; write it like 8.0"),
-        ("architecture: ampere", "architecture: Ampere", "product.architecture: 'Ampere'; write it like hopper"),
-        ("580.95.05", "latest", "driver_version: 'latest'; write it like 580.95.05"),
-        ("links:", "fabric: xyz\nlinks:", "fabric: 'xyz'; write it like 6c8e2a54-0f3d-4b7e-9a51-3d2f8b6c4e10.1 (cl"),
-        ("cpus: 0-63", "cpus: 63-0", "numa[0].cpus: '63-0'; write a CPU list in rising order: 0-19,40-59"),
+         "nics[0].kind: 'infinband' is not allowed (did you mean infiniband?). Write efa, ethernet, infiniband or "
+         "roce"),
+        ("x86_64", "aarch64", "cpu.arch: 'aarch64' is not allowed (did you mean arm64?). Write arm64, ppc64 or x86_64"),
+        ("AuthenticAMD", "AMD", "cpu.vendor: 'AMD' is not allowed. Write '  Shanghai  ', AuthenticAMD, CentaurHauls "
+                                "or GenuineIntel"),
+        ("compute_capability: 8.6", "compute_capability: abc", "product.compute_capability: 'abc' is not allowed. "
+                                                               "Write it like 8.0"),
+        ("architecture: ampere", "architecture: Ampere", "product.architecture: 'Ampere' is not allowed. Write it "
+                                                         "like hopper"),
+        ("580.95.05", "latest", "driver_version: 'latest' is not allowed. Write it like 580.95.05"),
+        ("links:", "fabric: xyz\nlinks:", "fabric: 'xyz' is not allowed. Write it like "
+                                          "6c8e2a54-0f3d-4b7e-9a51-3d2f8b6c4e10.1 (cl"),
+        ("cpus: 0-63", "cpus: 63-0", "numa[0].cpus: '63-0' is not a CPU list. Write it in ascending order, for "
+                                     "example 0-19,40-59"),
         ("{id: 0, cpus: 0-63}", "{id: 0, cpus: 0-63}\n  - {id: 1, cpus: 60-99}",
-         "numa[1].cpus: 60-63 also in numa[0]'s; a CPU is on one node"),
-        ("2-3: 4", "2-3: 99", "links.2-3: '99'; write a whole number from 0 to 36"),
-        ("2-3: 4", "2-3: 20, 1-2: 20", "links.1-2: 20 make 40 links of GPU 2; 36 in all are the most"),
-        ("links: {0-1: 4, 2-3: 4}", "switch_links: 99", "switch_links: '99'; write a whole number from 0 to 36"),
-        ("power_watts: 300", "power_watts: 1e3W", "product.power_watts: '1e3W'; write a whole number"),
-        ("pcie_gbps: 24", "pcie_gbps: Gen4", "product.pcie_gbps: 'Gen4'; write a number"),
-        ("links:", "virtual: maybe\nlinks:", "virtual: 'maybe'; write true or false"),
-        ("name: rtx-a6000-x4-pairs", "name: [a]", "name: a list; write text"),
-        ("links:", "nccl-version: [a]\nlinks:", "nccl-version: a list; write text"),
-        ("links:", "nccl-version: 2.3x\nlinks:", "nccl-version: '2.3x'; write 2.19 or a later one, as 2.23 or 2.23.4"),
-        ("product:", "product: NVIDIA\nnumas:", "product: 'NVIDIA'; write fields: name, architecture, compute_cap"),
-        ("numa:\n", "numa: 2\nnics:\n", "numa: '2'; write a list"),
-        ("  - {pci: 0000:01:00.0, ", "  - 0000:01:00.0\n  - {pci: 0000:02:00.0, ", "gpus[0]: '0000:01:00.0'; write f"),
+         "numa[1].cpus: 60-63 is also in numa[0]. A CPU is on one node"),
+        ("2-3: 4", "2-3: 99", "links.2-3: '99' is not allowed. Write a whole number from 0 to 36"),
+        ("2-3: 4", "2-3: 20, 1-2: 20", "links.1-2: with these 20 links GPU 2 has 40 links. A GPU can have at most 36"),
+        ("links: {0-1: 4, 2-3: 4}", "switch_links: 99", "switch_links: '99' is not allowed. Write a whole number from "
+                                                        "0 to 36"),
+        ("power_watts: 300", "power_watts: 1e3W", "product.power_watts: '1e3W' is not allowed. Write a whole number"),
+        ("pcie_gbps: 24", "pcie_gbps: Gen4", "product.pcie_gbps: 'Gen4' is not allowed. Write a number"),
+        ("links:", "virtual: maybe\nlinks:", "virtual: 'maybe' is not allowed. Write true or false"),
+        ("name: rtx-a6000-x4-pairs", "name: [a]", "name: a list is not allowed. Write text"),
+        ("links:", "nccl-version: [a]\nlinks:", "nccl-version: a list is not allowed. Write text"),
+        ("links:", "nccl-version: 2.3x\nlinks:", "nccl-version: '2.3x' is not allowed. Write 2.19 or a later version, "
+                                                 "for example 2.23"),
+        ("product:", "product: NVIDIA\nnumas:", "product: 'NVIDIA' is not allowed. Write fields: name, architecture, "
+                                                "compute_cap"),
+        ("numa:\n", "numa: 2\nnics:\n", "numa: '2' is not allowed. Write a list"),
+        ("  - {pci: 0000:01:00.0, ", "  - 0000:01:00.0\n  - {pci: 0000:02:00.0, ", "gpus[0]: '0000:01:00.0' is not "
+                                                                                   "allowed. Write f"),
     ],
 )  # fmt: skip
 def test_what_no_machine_can_have_is_refused_with_what_it_can(old: str, new: str, says: str) -> None:
@@ -302,7 +318,11 @@ def test_what_is_no_profile_at_all_is_refused(text: str) -> None:
 
 def test_aliases_do_not_make_a_small_text_a_large_one() -> None:
     rows = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 40)}]" for i in range(1, 5)]  # 40 ** 4 values
-    with pytest.raises(TopologyError, match=r"^x\.yaml:\d: more than 20000 values, those behind aliases counted"):
+    with pytest.raises(
+        TopologyError,
+        match=r"^x\.yaml:\d: The profile has more than 20000 values, including those of "
+        r"aliases",
+    ):
         profile_reader.read("\n".join(["a0: &a0 x", *rows]), source="x.yaml")
 
 

@@ -14,7 +14,7 @@ from tests.paths import SHARED_DATA
 
 FOLDER = SHARED_DATA / "topo_m"
 REFUSED = {
-    "b200x8-4numa-SYSSYS-glitch-partial.txt": "line 2, column 92: 'SYSSYS' is SYS and SYS; write the missing tab",
+    "b200x8-4numa-SYSSYS-glitch-partial.txt": "line 2, column 92: 'SYSSYS' is SYS and SYS. Write the missing tab",
     "topo-mp-h800x8-nonvlink-partial.txt": "line 5, column 1: the row of GPU3 is missing",
 }
 files = sorted(FOLDER.glob("*.txt"))
@@ -110,9 +110,9 @@ def _small(**changes: str) -> str:
     [
         ({"ab": "NODE"}, "line 3, column 6: GPU1 to GPU0 is NV2, but GPU0 to GPU1 (line 2) is NODE"),
         ({"na": "PXB"}, "line 4, column 6: NIC0 to GPU0 is PXB, but GPU0 to NIC0 (line 2) is PIX"),
-        ({"bn": "NV2"}, "line 3, column 14: NV2 between GPU1 and NIC0; links join GPUs alone"),
+        ({"bn": "NV2"}, "line 3, column 14: NV2 between GPU1 and NIC0 is not allowed. Links join GPUs only."),
         ({"bn": "X"}, "line 3, column 14: 'X' between GPU1 and NIC0"),
-        ({"ab": "NV0"}, "line 2, column 10: 'NV0' is no cell of GPU0's row; allowed"),
+        ({"ab": "NV0"}, "line 2, column 10: 'NV0' is no cell of GPU0's row. Allowed"),
         ({"ab": ""}, "line 2, column 10: '' is no cell of GPU0's row"),
         ({"an": "PIX\tPIX"}, "line 2, column 18: 'PIX' is no CPU Affinity of GPU0"),
     ],
@@ -137,29 +137,29 @@ def test_mp_output_is_told_by_its_legend_or_its_prompt() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "line 1, column 1: no header"),
-        ("GPU0\t X \t0-7\n", "line 1, column 1: no header"),
+        ("", "line 1, column 1: there is no header"),
+        ("GPU0\t X \t0-7\n", "line 1, column 1: there is no header"),
         ("\tGPU0\tGPU0\n", "line 1, column 7: GPU0 stands twice"),
-        ("\tGPU0\tGPU10000\n", "line 1, column 7: 'GPU10000' is no GPU; columns"),
-        ("\tGPU0\tGPU\u0663\n", "line 1, column 7: 'GPU\u0663' is no GPU; columns"),
+        ("\tGPU0\tGPU10000\n", "line 1, column 7: 'GPU10000' is no GPU. Columns"),
+        ("\tGPU0\tGPU\u0663\n", "line 1, column 7: 'GPU\u0663' is no GPU. Columns"),
         ("\tGPU1\tGPU0\n", "line 1, column 1: the GPU columns are not in ascending order"),
         ("\tGPU0\tCPU Affinity\tGPU1\n", "line 1, column 20: 'GPU1' is no column"),
         ("\tGPU0\tGPU1\nGPU0\t X \n", "line 2, column 9: GPU0's row ends before its cell for GPU1"),
         ("\tGPU0\nGPU7\t X \n", "line 2, column 1: 'GPU7' has no column"),
         ("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU0\t X \tSYS\n", "line 3, column 1: a second row of GPU0"),
-        ("\tGPU0\nGPU0\tSYS\n", "line 2, column 6: 'SYS' between GPU0 and GPU0; X marks"),
-        ("\tGPU0\tNIC0\nGPU0\tX\tSYS\nNIC0\tSYS\tX\nNIC1: a\n", "line 4, column 1: NIC1: a; the legend names"),
-        ("text\nGPU0 X NV4\nGPU1 NV4 X\n", "line 2, column 1: no header"),
-        ("\tGPU0\tNIC11NIC12\nGPU0\tX\tSYSPIX\n", "line 1, column 7: 'NIC11NIC12' is NIC11 and NIC12; write the"),
+        ("\tGPU0\nGPU0\tSYS\n", "line 2, column 6: 'SYS' between GPU0 and GPU0 is not allowed. X marks only"),
+        ("\tGPU0\tNIC0\nGPU0\tX\tSYS\nNIC0\tSYS\tX\nNIC1: a\n", "line 4, column 1: NIC1: a. The legend must name"),
+        ("text\nGPU0 X NV4\nGPU1 NV4 X\n", "line 2, column 1: there is no header"),
+        ("\tGPU0\tNIC11NIC12\nGPU0\tX\tSYSPIX\n", "line 1, column 7: 'NIC11NIC12' is NIC11 and NIC12. Write the"),
         ("GPU0 GPU1CPU Affinity\nGPU0 X SYS 0\nGPU1 SYS X 0\n", "line 1, column 6: 'GPU1CPU Affinity' is GPU1 and"),
         ("GPU0 a_0a_1\nGPU0 X PIX SYS\na_0 PIX X SYS\na_1 SYS SYS X\n", "line 1, column 6: 'a_0a_1' is a_0 and a_1"),
-        ("GPU0 GPU1\nGPU0 X SYS\nGPU1SYS X\n", "line 3, column 1: 'GPU1SYS' is GPU1 and SYS; write the missing tab"),
+        ("GPU0 GPU1\nGPU0 X SYS\nGPU1SYS X\n", "line 3, column 1: 'GPU1SYS' is GPU1 and SYS. Write the missing tab"),
         ("GPU0 GPU1\nGPU0 X SYS PIX\nGPU1 SYS X PIX\nNIC0 PIX PIX X\n", "line 1, column 1: 2 devices in the header"),
         ("GPU0 GPU1 CPU Affinity\nGPU0 X 0-7\nGPU1 SYS X 0-7\n", "line 2, column 8: '0-7' stands where"),
         ("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\tX\t0-550\t\tN/A\n", "line 2, column 18: GPU0's row"),
         ("GPU0 GPU1 CPU Affinity\nGPU0 X SYS 0-7\nGPU1 SYS X\n", "line 3, column 11: GPU1's row has too few cells"),
         ("GPU0 GPU1\nGPU0 X SYS 0-7\nGPU1 SYS X 0-7\n", "line 1, column 1: the header has no heading for"),
-        ("GPU0 NUMA Affinity\nGPU0 X 0\n", "line 1, column 6: NUMA Affinity stands here; the columns after"),
+        ("GPU0 NUMA Affinity\nGPU0 X 0\n", "line 1, column 6: NUMA Affinity is in this place. The columns after"),
         ("GPU0\nGPU0 X\n\n GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n", "line 4, column 2: a second matrix begins here"),
         (" GPU0 GPU1\n GPU0 X OK\n GPU1 OK X\n", "line 2, column 9: this is the output of nvidia-smi topo -p2p"),
         (" GPU0\n GPU0 X\n\n OK = Status Ok\n", "line 4, column 1: this is the output of nvidia-smi topo -p2p"),
@@ -175,7 +175,7 @@ def test_a_broken_text_is_refused_with_its_place(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("02-tab-eaten-two-nic-columns-glued", "line 1, column 17: 'NIC1NIC2' is NIC1 and NIC2; write the missing tab"),
+        ("02-tab-eaten-two-nic-columns-glued", "line 1, column 17: 'NIC1NIC2' is NIC1 and NIC2. Write the missing tab"),
         ("08-topo-p2p-gns", "line 2, column 9: this is the output of nvidia-smi topo -p2p, which has"),
     ],
 )  # fmt: skip
@@ -299,9 +299,9 @@ def test_nics_of_a_pod_that_no_gpu_is_near_are_as_the_text_says() -> None:
 @pytest.mark.parametrize(
     ("pairs", "says"),
     [
-        (((0,),), r"nic_pairs: 1 rows; 2 are needed"),
+        (((0,),), r"nic_pairs: 1 rows, but 2 are needed"),
         (((0, 1), (2, 0)), r"nic_pairs\[0\]\[1\]: 1, but nic_pairs\[1\]\[0\] is 2"),
-        (((0, 0), (0, 0)), r"nic_pairs\[0\]\[1\]: 0; 0 \(self\) on the diagonal"),
+        (((0, 0), (0, 0)), r"nic_pairs\[0\]\[1\]: 0 is not possible here. 0 \(self\) is on the diagonal"),
     ],
 )
 def test_a_bad_matrix_of_nics_is_refused(pairs: tuple[tuple[int, ...], ...], says: str) -> None:

@@ -141,10 +141,10 @@ def test_a_link_by_way_of_another_gpu_is_none(weight: str, links: int) -> None:
     ("old", "new", "says"),
     [
         ("0000:43:00.0 PCIE         PCIE         SELF\n", "", "line 2: the row of 0000:43:00.0 is missing"),
-        ("XGMI         PCIE\n", "XGMI\n", "line 3: 0000:03:00.0 has 2 cells; 3 are needed"),
+        ("XGMI         PCIE\n", "XGMI\n", "line 3: 0000:03:00.0 has 2 cells, and 3 are needed"),
         ("SELF         XGMI", "SELF         NVLI", "line 3: 'NVLI' between 0000:03:00.0 and 0000:26:00.0"),
         ("SELF         XGMI", "SELF         PCIE", "line 4: 0000:26:00.0 to 0000:03:00.0 is not as back"),
-        ("LINK TYPE TABLE", "LINK COLOUR TABLE", "line 1: no table of link types"),
+        ("LINK TYPE TABLE", "LINK COLOUR TABLE", "line 1: the table of link types is missing"),
         ("TABLE:\n             0000:03:00.0", "TABLE:\n             gpu-3", "line 2: 'gpu-3' is no GPU"),
         ("50000-200000", "50000..", "line 15: '50000..' between"),
         ("0            15", "0            9999999999999", "'9999999999999' between"),
@@ -236,9 +236,9 @@ def test_both_forms_of_json_are_the_text(text: str, named: bool, tmp_path: Path)
     ("old", "new", "says"),
     [
         (NEW_JSON, "[1]", "Expected `object`, got `int`"),
-        (NEW_JSON, "[{}]", "[0]: no number of a GPU"),
-        (NEW_JSON, "[]", "no table of link types"),
-        ('"gpu": 1, "bdf": "0000:26:00.0", "weight": 15', '"bdf": "x"', "[0].links[1]: no number of a GPU"),
+        (NEW_JSON, "[{}]", "[0]: the number of a GPU is missing"),
+        (NEW_JSON, "[]", "the table of link types is missing"),
+        ('"gpu": 1, "bdf": "0000:26:00.0", "weight": 15', '"bdf": "x"', "[0].links[1]: the number of a GPU is missing"),
         (
             '"link_type": "XGMI", "num_hops"',
             '"link_type": "NVLI", "num_hops"',
@@ -248,7 +248,7 @@ def test_both_forms_of_json_are_the_text(text: str, named: bool, tmp_path: Path)
         (
             '"weight": 72, "link_type": "PCIE", "bandwidth": "N/A"},\n',
             '"weight": 72},\n',
-            "has nothing of 0000:26:00.0",
+            "has no cell for 0000:26:00.0",
         ),
     ],
 )
@@ -270,7 +270,7 @@ def test_a_product_corrects_what_a_link_carries() -> None:
     assert (machine.link_gbps, machine.gpus[0].product, machine.gpus[0].architecture) == (
         24.0, "AMD Instinct MI100", "gfx908",
     )  # fmt: skip
-    with pytest.raises(TopologyError, match="no product that is known; write one of AMD Instinct MI100"):
+    with pytest.raises(TopologyError, match=r"is not a known product\. Write one of: AMD Instinct MI100"):
         complete(smi.read(AMD_SMI), product="h100")
 
 
@@ -298,5 +298,5 @@ def test_each_profile_is_of_its_folders_vendor() -> None:
 
 @pytest.mark.parametrize("name", [*profiles.names("amd"), *profiles.names("ascend")])
 def test_no_nccl_file_is_written_for_another_library(name: str) -> None:
-    with pytest.raises(TopologyError, match="files are written for NCCL alone"):
+    with pytest.raises(TopologyError, match="Only NCCL needs a file"):
         nccl.write(profiles.load(name))

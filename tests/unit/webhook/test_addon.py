@@ -1,4 +1,4 @@
-"""Pods where NVIDIA's driver hands out the GPUs."""
+"""Pods where NVIDIA's driver allocates the GPUs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_part_of_a_gpu_is_refused_with_what_to_write_instead(words: dict[str, 
     assert admit(sent).allowed
     verdict = admit(sent, ledger=NVIDIA)
     assert not verdict.allowed
-    assert "gpu.nvidia.com hands out the GPUs" in verdict.message
+    assert "gpu.nvidia.com allocates the GPUs" in verdict.message
     assert "write a ResourceClaimTemplate of that driver" in verdict.message
 
 
@@ -78,7 +78,7 @@ def test_a_word_of_before_the_change_of_drivers_holds_up_no_other() -> None:
     changed["metadata"]["annotations"] |= {names.POLICY: "nvlink"}
     verdict = admit(changed, old=live, ledger=NVIDIA)
     assert verdict.allowed
-    assert "does nothing: gpu.topology/when-full: hand-over: in this cluster" in verdict.warnings[0]
+    assert "has no effect: gpu.topology/when-full: hand-over: in this cluster" in verdict.warnings[0]
     del changed["metadata"]["annotations"][names.WHEN_FULL]
     verdict = admit(changed, old=live, ledger=NVIDIA)
     assert resolved.read(verdict.admitted["metadata"]["annotations"]).when_full is msgspec.UNSET
@@ -90,7 +90,7 @@ def test_a_word_of_before_the_change_of_drivers_holds_up_no_other() -> None:
 def test_what_nccl_would_be_told_is_warned_of(told: str, warned: bool) -> None:
     verdict = admit(defaulted(pod(2, annotations={names.NCCL: told})), ledger=NVIDIA)
     assert verdict.allowed
-    assert any("NCCL is told nothing" in warning for warning in verdict.warnings) == warned
+    assert any("prepares the GPUs in this cluster" in warning for warning in verdict.warnings) == warned
 
 
 def test_pods_without_our_words_are_nobodys_business() -> None:
@@ -104,10 +104,10 @@ def test_beside_amds_driver_whole_gpus_are_admitted_and_parts_refused() -> None:
     assert admit(sent, ledger=AMD).allowed
     verdict = admit(defaulted(pod(1, annotations={names.SHARE: "0.5"})), ledger=AMD)
     assert not verdict.allowed
-    assert "gpu.amd.com hands out the GPUs" in verdict.message
+    assert "gpu.amd.com allocates the GPUs" in verdict.message
 
 
 def test_gpus_of_another_vendor_than_the_drivers_are_refused_with_the_limit_to_write() -> None:
     verdict = admit(defaulted(pod(4, annotations={names.POLICY: "nvlink"})), ledger=AMD)
     assert not verdict.allowed
-    assert "write a limit amd.com/gpu" in verdict.message
+    assert "Write the limit amd.com/gpu" in verdict.message

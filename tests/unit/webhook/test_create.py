@@ -148,11 +148,11 @@ def test_a_count_may_be_a_number_or_text(value: object) -> None:
 def test_a_bad_count_is_refused(value: object) -> None:
     message = refusal(value)
     assert "container 'c0': limits nvidia.com/gpu" in message
-    assert "write a whole number from 1 to 32" in message
+    assert "Write a whole number from 1 to 32" in message
 
 
 def test_zero_is_none() -> None:
-    assert "asks for no GPU" in refusal("0")
+    assert "requests no GPU" in refusal("0")
     made = create(2, "0")
     assert "claims" not in made["spec"]["containers"][1]["resources"]
 
@@ -161,7 +161,7 @@ def test_a_request_that_differs_from_the_limit_is_refused() -> None:
     sent = pod(4, annotations=NVLINK)
     sent["spec"]["containers"][0]["resources"]["requests"] = {GPU: "2"}
     message = admit(sent).message
-    assert "requests 2 GPUs but limits 4 GPUs; write the same in limits" in message
+    assert "requests 2 GPUs but limits 4 GPUs. Requests and limits of GPUs must be equal" in message
     del sent["spec"]["containers"][0]["resources"]["limits"]
     assert "requests 2 GPUs but limits none" in admit(sent).message
 
@@ -189,8 +189,8 @@ def test_an_init_container_borrows_gpus(count: int, entry: dict[str, str]) -> No
 
 def test_an_init_container_with_another_number_is_refused() -> None:
     message = refusal(2, 1, spec={"initContainers": [sidecar(4, restart=None)]})
-    assert "init container 'init': 4 GPUs" in message
-    assert "write 1 or 2 or 3" in message
+    assert "init container 'init' requests 4 GPUs" in message
+    assert "Write 1 or 2 or 3" in message
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_an_init_container_with_another_number_is_refused() -> None:
         ({"gpu.topology/polcy": "nvlink"}, ["'gpu.topology/polcy'", "did you mean gpu.topology/policy?"]),
         ({names.POLICY: "nvlnk"}, [names.POLICY, "'nvlnk'", "best-effort", "did you mean nvlink?"]),
         ({names.GPUS: "2"}, [names.GPUS, "contradicts"]),
-        ({names.POLICY: "nvlink", "gpu.topology/vgpu": "1"}, ["'gpu.topology/vgpu'", "known are"]),
+        ({names.POLICY: "nvlink", "gpu.topology/vgpu": "1"}, ["'gpu.topology/vgpu'", "Known"]),
     ],
 )
 def test_a_bad_annotation_is_refused_with_what_to_write(annotations: dict[str, str], parts: list[str]) -> None:
@@ -225,12 +225,12 @@ def test_a_word_without_effect_is_noted_and_warned_of_and_no_other() -> None:
     assert noted(verdict.admitted).idle_timeout_s == 1800
     assert admit(pod(4, annotations=NVLINK)).warnings == []
     static = admit(pod(4, annotations={names.IDLE_TIMEOUT: "30m", names.PLACEMENT: "static"}))
-    assert static.warnings == ["gpu.topology/idle-timeout: without effect on a pod of gpu.topology/placement: static"]
+    assert static.warnings == ["gpu.topology/idle-timeout has no effect on a pod with gpu.topology/placement: static."]
 
 
 def test_a_pod_that_asks_for_nothing_or_too_much_is_refused() -> None:
     assert "nvidia.com/gpu: <count>" in refusal(None)
-    assert "32 at most" in refusal(33)
+    assert "at most 32" in refusal(33)
 
 
 def test_a_node_name_is_refused_in_our_words() -> None:
@@ -241,10 +241,10 @@ def test_a_node_name_is_refused_in_our_words() -> None:
 
 def test_the_name_of_our_claim_is_reserved() -> None:
     foreign = {"resourceClaims": [{"name": "gpu-topology", "resourceClaimName": "mine"}]}
-    assert "spec.resourceClaims: 'gpu-topology'" in refusal(1, spec=foreign)
+    assert "spec.resourceClaims: the name 'gpu-topology' is reserved" in refusal(1, spec=foreign)
     sent = pod(1, None, annotations=NVLINK)
     sent["spec"]["containers"][1]["resources"] = {"claims": [{"name": "gpu-topology", "request": "c0"}]}
-    assert "container 'c1': resources.claims: 'gpu-topology'" in admit(sent).message
+    assert "container 'c1': resources.claims: only the driver writes the entry 'gpu-topology'" in admit(sent).message
 
 
 @pytest.mark.parametrize("again", ["as it is", "with a LimitRange's default"])
@@ -303,7 +303,7 @@ def test_a_copy_with_another_limit_is_warned_that_the_note_counts() -> None:
     original["spec"]["containers"][0]["resources"]["limits"] = {GPU: "2"}
     verdict = admit(original)
     assert noted(verdict.admitted).asked == {"c0": 4}
-    assert "its limit, 2 GPUs, is ignored" in verdict.warnings[0]
+    assert "its limit (2 GPUs) is ignored" in verdict.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -311,12 +311,12 @@ def test_a_copy_with_another_limit_is_warned_that_the_note_counts() -> None:
     [
         (
             resolved.write(resolved.resolve(Annotations({}), {"other": 4})),
-            "container 'other' that the pod does not have",
+            "container 'other', which the pod does not have",
         ),
-        ("nonsense", "remove this annotation"),
+        ("nonsense", "emove this annotation"),
         (
             resolved.write(resolved.resolve(Annotations({}), {"c0": 4})).replace("4", "99"),
-            "no number of GPUs from 1 to 32",
+            "its number of GPUs is not from 1 to 32",
         ),
     ],
 )

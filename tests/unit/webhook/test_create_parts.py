@@ -39,7 +39,7 @@ def test_the_limits_of_other_drivers_manifests_are_read() -> None:
     assert gpu_limits.asks(viewed(first("mig-pod"))) == {"cuda-container": ("1g.5gb",)}
     # 4096 GiB no GPU has: this cluster's device plugin counts in MiB.
     assert gpu_limits.asks(viewed(first("gpushare-deployment"))) == {"model-server": Amount(cores=25, memory_mib=4096)}
-    with pytest.raises(WordError, match="vGPU is for virtual machines and needs NVIDIA's licence server"):
+    with pytest.raises(WordError, match="vGPUs are for virtual machines and need NVIDIA's licence server"):
         gpu_limits.asks(viewed(first("vgpu-pod")))
 
 
@@ -47,7 +47,7 @@ def test_the_limits_of_other_drivers_manifests_are_read() -> None:
     ("limits", "words", "told"),
     [
         ({"nvidia.com/vgpu": "1"}, {}, "container 'c0': limits nvidia.com/vgpu: '1': vGPU"),
-        ({GPU: "4"}, {"gpu.topology/share": "0.5"}, "contradicts container 'c0', 4 GPUs"),
+        ({GPU: "4"}, {"gpu.topology/share": "0.5"}, "contradicts container 'c0', which requests 4 GPUs"),
     ],
 )
 def test_what_cannot_be_had_in_parts_is_refused(limits: dict[str, str], words: dict[str, str], told: str) -> None:
@@ -71,7 +71,7 @@ def test_only_the_limits_of_a_share_count() -> None:
 def test_an_init_container_borrows_the_same_part() -> None:
     asks: gpu_limits.Asks = {"a": Amount(cores=25), "b": ("1g.10gb",)}
     assert gpu_limits.lender("i", ("1g.10gb",), asks) == "b"
-    with pytest.raises(WordError, match=r"so write 25 % of a GPU's compute or MIG 1g\.10gb, or no limit"):
+    with pytest.raises(WordError, match=r"Write 25 % of a GPU's compute or MIG 1g\.10gb, or remove the limit"):
         gpu_limits.lender("i", 1, asks)
 
 

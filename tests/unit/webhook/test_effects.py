@@ -56,14 +56,14 @@ WITHOUT: dict[str, Case] = {
 
 
 def told(text: str, key: str, gpus: tuple[object, ...], words: dict[str, str], spec: dict[str, Any]) -> list[str]:
-    """Return what a pod with a word is told of words without effect."""
+    """Return what a pod with a word is told of words has no effect."""
     sent = pod(*gpus, annotations={**words, key: text})
     sent["spec"] |= spec
     policies = PoliciesFile()
     policies.in_force = read(FILE, source="x")
     verdict = admit(defaulted(sent), policies=policies)
     assert verdict.allowed, verdict.message
-    return [one for one in verdict.warnings if "without effect" in one]
+    return [one for one in verdict.warnings if "has no effect" in one]
 
 
 def test_each_word_there_is_has_a_case_or_always_an_effect() -> None:
@@ -77,7 +77,7 @@ def test_each_word_there_is_has_a_case_or_always_an_effect() -> None:
 def test_a_word_without_effect_is_warned_of_and_of_no_other_pod(key: str) -> None:
     text, gpus, words, spec = WITHOUT[key]
     found = told(text, key, gpus, words, spec)
-    assert [one for one in found if one.startswith(f"{key}: without effect ")], found
+    assert [one for one in found if one.startswith(f"{key} has no effect ")], found
     others = {other: value for other, value in words.items() if other != names.PLACEMENT}
     plain = (None,) if key == names.GPUS else (4,)
     gang = annotation_words.BY_KEY[key].about is annotation_words.About.GANG
@@ -95,16 +95,16 @@ def test_what_is_so_anyway_is_not_warned_of(key: str) -> None:
 def test_names_stand_for_words_that_stand_elsewhere_too() -> None:
     assert told("tensor-parallel", names.WORKLOAD, (4,), {}, {}) == []
     (one,) = told("tensor-parallel", names.WORKLOAD, (4,), {names.POLICY: "mine"}, {})
-    assert one.startswith(f"{names.WORKLOAD}: without effect beside the pod's other words")
+    assert one.startswith(f"{names.WORKLOAD} has no effect because the pod's other annotations")
     (one,) = told("inference-small", names.WORKLOAD, (4,), {names.STRATEGY: "spread"}, {})
-    assert one.startswith(f"{names.WORKLOAD}: ")
+    assert one.startswith(f"{names.WORKLOAD} has no effect")
     both = {names.REQUIRED: "nvlink", names.WORKLOAD: "inference"}
     (one,) = told("mine", names.POLICY, (4,), both, {})
-    assert one.startswith(f"{names.POLICY}: without effect beside")
+    assert one.startswith(f"{names.POLICY} has no effect because the pod's other annotations")
     assert told("data-parallel", names.WORKLOAD, (4,), {}, {}) == [], "it asks for nothing, and gets that"
     assert told("mine", names.POLICY, (4,), {names.REQUIRED: "same-numa"}, {}) == [], "both count"
     (one,) = told("tensor-parallel", names.WORKLOAD, (1,), {names.SHARE: "0.5"}, {})
-    assert one == f"{names.WORKLOAD}: without effect on a part of a GPU: it is about sets of whole GPUs"
+    assert one == f"{names.WORKLOAD} has no effect on a fraction of a GPU, because it is about sets of whole GPUs."
 
 
 def test_idle_pods_that_share_a_claim_are_not_ended() -> None:
@@ -116,7 +116,9 @@ def test_what_nccl_is_told_nobody_hears_on_gpus_of_another_vendor() -> None:
     for vendor, library in (("amd", "RCCL"), ("ascend", "HCCL")):
         words = {names.GPUS: "4", names.VENDOR: vendor}
         (one,) = told("file", names.NCCL, (None,), words, {})
-        assert one == f"{names.NCCL}: without effect on GPUs of {vendor}: jobs bring {library}, which is told nothing"
+        assert one == (
+            f"{names.NCCL} has no effect on GPUs of {vendor}, because the driver does not configure {library}."
+        )
         assert told("auto", names.NCCL, (None,), words, {}) == []
     assert told("file", names.NCCL, (4,), {names.VENDOR: "nvidia"}, {}) == []
 
@@ -125,13 +127,13 @@ def test_a_vendor_that_limits_name_already() -> None:
     assert told("amd", names.VENDOR, (None,), {names.GPUS: "4"}, {}) == []
     assert told("nvidia", names.VENDOR, (4,), {}, {}) == [], "it is so anyway"
     sent = pod(4, annotations={names.VENDOR: "amd"}, resource="amd.com/gpu")
-    (one,) = [text for text in admit(defaulted(sent)).warnings if "without effect" in text]
-    assert one == f"{names.VENDOR}: without effect where the containers' limits say the same"
+    (one,) = [text for text in admit(defaulted(sent)).warnings if "has no effect" in text]
+    assert one == f"{names.VENDOR} has no effect because the containers' limits name the same vendor."
 
 
 def test_the_alias_of_a_word_is_the_word() -> None:
     (one,) = told("tensor-parallel", names.WORKLOAD, (4,), {names.ALIAS_PREFIX + "required": "nvlink"}, {})
-    assert one.startswith(f"{names.WORKLOAD}: without effect beside")
+    assert one.startswith(f"{names.WORKLOAD} has no effect because the pod's other annotations")
 
 
 @pytest.mark.parametrize("profile", ["rtx4090-x8", "hgx-h100-degraded", "h100-x8-flat-vm", "dgx1-v100"])
@@ -167,7 +169,7 @@ def test_a_policy_that_keeps_a_workload_from_saying_more_has_an_effect() -> None
     policies.in_force = read(text, source="x")
     words = {names.POLICY: "soft", names.PREFERRED: "nvlink", names.WORKLOAD: "tensor-parallel"}
     warnings = admit(defaulted(pod(4, annotations=words)), policies=policies).warnings
-    assert [one.partition(":")[0] for one in warnings if "without effect" in one] == [names.WORKLOAD]
+    assert [one.partition(" ")[0] for one in warnings if "has no effect" in one] == [names.WORKLOAD]
 
 
 def test_a_product_that_limits_name_already() -> None:
@@ -175,7 +177,7 @@ def test_a_product_that_limits_name_already() -> None:
     found = effects._RULES[names.PRODUCT]
     assert found(effects._About(None, False, "NVIDIA L4", "", True, None), "NVIDIA L4")  # type: ignore[arg-type]
     assert not found(effects._About(None, False, "", "", True, None), "NVIDIA L4")  # type: ignore[arg-type]
-    assert [one for one in admit(defaulted(sent)).warnings if "without effect" in one] == []
+    assert [one for one in admit(defaulted(sent)).warnings if "has no effect" in one] == []
 
 
 def test_words_of_policies_are_known() -> None:

@@ -63,9 +63,7 @@ def test_a_claim_that_may_get_a_part_of_such_a_gpu_is_refused(
     tmp_path: Path, text: str, requests: list[object], at: int
 ) -> None:
     message = said(tmp_path, text, *requests).message
-    assert message.startswith(
-        f"spec.devices.requests[{at}]: the policies file has GPUs whose parts are of one namespace"
-    )
+    assert message.startswith(f"spec.devices.requests[{at}]: kube-scheduler does not know that the policies file")
     assert f"cel.expression: {exclusive.ELSEWHERE}" in message
     assert said(tmp_path, WHOLE, *requests).allowed
 
@@ -99,8 +97,9 @@ def test_of_a_template_it_is_a_warning_because_the_controller_may_make_its_claim
     assert verdict.allowed
     (warning,) = verdict.warnings
     assert warning.startswith(
-        "spec.spec.devices.requests[0]: its claims are refused, but of pods that the driver places"
+        "spec.spec.devices.requests[0]: claims from this template are refused unless the driver places the pod"
     )
+    assert warning.endswith(f"cel.expression: {exclusive.ELSEWHERE}"), "it is not cut off"
 
 
 @pytest.mark.parametrize("words", [{names.PLACEMENT: "static"}, HAND_OVER])
@@ -111,7 +110,7 @@ def test_a_share_is_left_to_the_scheduler_where_some_gpus_are_anybodys_and_never
     assert admit(sent, policies=file(tmp_path, MIXED)).allowed
     verdict = admit(sent, policies=file(tmp_path, SHARES))
     (word,) = words.items()
-    assert verdict.message.startswith(f"{word[0]}: {word[1]} leaves the share to kube-scheduler")
+    assert verdict.message.startswith(f"{word[0]}: {word[1]} lets kube-scheduler place the share")
     whole = defaulted(pod(1, annotations=words))
     assert admit(whole, policies=file(tmp_path, SHARES)).allowed
 
@@ -124,4 +123,4 @@ def test_a_waiting_pod_whose_words_become_such_is_refused_and_one_that_had_them_
     assert admit(had, old=had, policies=file(tmp_path, SHARES)).allowed
     annotations = has_not["metadata"]["annotations"] | HAND_OVER
     changed = has_not | {"metadata": has_not["metadata"] | {"annotations": annotations}}
-    assert "leaves the share to kube-scheduler" in admit(changed, old=has_not, policies=file(tmp_path, SHARES)).message
+    assert "lets kube-scheduler place the share" in admit(changed, old=has_not, policies=file(tmp_path, SHARES)).message

@@ -79,12 +79,20 @@ def test_a_pod_that_was_admitted_before_goes_on() -> None:
         (GANG, {"annotations": {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}}, f"write {names.NEAR}"),
         (GANG, {"annotations": {"leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology": "rack"}}, "each subgroup"),
         (GANG, {"spec": {"schedulerName": "volcano"}}, "spec.schedulerName: volcano"),
-        (GANG, {"spec": {"schedulerName": "kai-scheduler"}}, "KAI Scheduler starts a job's pods together by itself"),
+        (
+            GANG,
+            {"spec": {"schedulerName": "kai-scheduler"}},
+            "starts the pods of a job together by itself",
+        ),
         (GANG, {"spec": {"schedulerName": "yunikorn"}}, "spec.schedulerName: yunikorn"),
-        (GANG, {"labels": {"spark-role": "driver"}}, "it makes its executors once it runs"),
-        (GANG, {"labels": {"spark-role": "executor"}}, f"write a name as {names.GANG}"),
-        (GANG, {"labels": {"ray.io/cluster": "r"}}, f"write a name as {names.GANG}"),
-        ({names.GANG_SIZE: "2"}, {"labels": {"spark-role": "driver"}}, f"{names.GANG_SIZE}: the pod can be in no gang"),
+        (GANG, {"labels": {"spark-role": "driver"}}, "creates its executors only after it runs"),
+        (GANG, {"labels": {"spark-role": "executor"}}, f"Write a name as {names.GANG}"),
+        (GANG, {"labels": {"ray.io/cluster": "r"}}, f"Write a name as {names.GANG}"),
+        (
+            {names.GANG_SIZE: "2"},
+            {"labels": {"spark-role": "driver"}},
+            f"{names.GANG_SIZE}: the pod cannot be part of a gang",
+        ),
     ],
 )
 def test_a_pod_for_which_the_others_wait_is_refused(words: dict[str, str], more: Object, told: str) -> None:
@@ -126,11 +134,11 @@ def test_a_word_that_is_added_later_is_refused_too() -> None:
     changed = live | {"metadata": live["metadata"] | {"annotations": live["metadata"]["annotations"] | GANG}}
     verdict = admit(changed, old=live)
     assert not verdict.allowed
-    assert "can be in no gang" in verdict.message
+    assert "cannot be part of a gang" in verdict.message
 
 
 def test_a_gang_without_a_size_is_warned_of() -> None:
-    told = f"{names.GANG}: 'train': nothing says how many pods it has; write {names.GANG_SIZE}"
+    told = f"{names.GANG}: 'train': the number of pods is not known. Write {names.GANG_SIZE}."
     assert told in admit(pod(4, annotations={names.GANG: "train"})).warnings
     for words in (GANG, {names.GANG: "train", names.GANG_SIZE: "4-8"}):
         assert not any("how many" in text for text in admit(pod(4, annotations=words)).warnings)
@@ -140,7 +148,8 @@ def test_the_hint_of_a_rank_is_the_drivers_to_write() -> None:
     verdict = admit(defaulted(pod(4, annotations=NVLINK | {names.RANK_HINT: "3"})))
     assert names.RANK_HINT not in verdict.admitted["metadata"]["annotations"]
     assert verdict.warnings == [
-        f"{names.RANK_HINT}: the driver writes it, and yours is dropped; to ask for it write {names.GANG}: auto"
+        f"{names.RANK_HINT}: only the driver writes this annotation, so your value is dropped. To request it, write "
+        f"{names.GANG}: auto."
     ]
 
 

@@ -15,7 +15,7 @@ from webhook import pod_view
 Object = dict[str, Any]
 QUEUE = {pod_view.QUEUE: "team"}
 ADMITTED = {pod_view.PODSET: "main"}
-BY_WORD = [({names.GPUS: "2"}, "2 instead"), ({names.SHARE: "0.5"}, "1 beside it")]
+BY_WORD = [({names.GPUS: "2"}, "2 instead"), ({names.SHARE: "0.5"}, "1 in addition")]
 
 
 def asked(*gpus: object, words: dict[str, str], labels: dict[str, str]) -> Verdict:
@@ -37,7 +37,10 @@ def test_gpus_that_stand_in_an_annotation_only_are_refused(
     words: dict[str, str], cure: str, labels: dict[str, str]
 ) -> None:
     for sent in (asked(None, words=words, labels=labels), asked(0, words=words, labels=labels)):
-        assert f"Kueue charges limits, and would charge nothing; write the limit nvidia.com/gpu: {cure}" in sent.message
+        assert (
+            f"Kueue charges limits, so it would charge nothing for this pod. Write the limit nvidia.com/gpu: {cure}"
+            in sent.message
+        )
     assert asked(None, words=words, labels={"a": "b"}).allowed
 
 
@@ -66,8 +69,8 @@ def test_a_note_that_was_sent_is_no_limit(words: dict[str, str], labels: dict[st
     placed = create(8, annotations=words | {names.REQUIRED: "nvlink"})
     placed["metadata"]["labels"] |= labels
     refused = admit(template_of(placed))
-    assert "Kueue charges nothing" in refused.message
-    assert "remove this annotation and give each container its limit nvidia.com/gpu" in refused.message
+    assert "a copied pod with this annotation has none" in refused.message
+    assert "Remove the annotation and set the limit nvidia.com/gpu in each container" in refused.message
     placed["metadata"]["labels"] = {names.LABEL: names.LABEL_PLACED}
     assert admit(template_of(placed)).allowed
 
@@ -98,9 +101,9 @@ def test_a_queued_pod_whose_note_is_lost_gets_no_gpus_by_words_later() -> None:
 
 def test_a_plain_pod_that_kueue_never_admits_is_warned_of() -> None:
     (told,) = asked(2, words=NVLINK, labels=QUEUE).warnings
-    assert "make it a Job, or write gpu.topology/placement: static and a hard gpu.topology/policy" in told
+    assert "Create a Job instead, or write gpu.topology/placement: static and a required gpu.topology/policy" in told
     (told,) = admit(defaulted(pod(2, annotations=NVLINK, labels=QUEUE)), ledger=NVIDIA).warnings
-    assert told.endswith("make it a Job"), "beside NVIDIA's driver static is refused"
+    assert told.endswith("Create a Job instead."), "beside NVIDIA's driver static is refused"
     assert not asked(2, words=NVLINK, labels=ADMITTED).warnings
     assert not asked(2, words=NVLINK | {pod_view.PARENT: "statefulset"}, labels=QUEUE).warnings, (
         "charged by its template"

@@ -19,14 +19,14 @@ def environment(**variables: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("name", "value", "part"),
     [
-        ("NCCL_ALGO", "NVLink,IB", "NCCL has no 'NVLink', 'IB'"),
-        ("NCCL_ALGO", "allreduce:rings;broadcast:tree", "NCCL has no 'rings'"),
-        ("NCCL_PROTO", "Fast", "NCCL has no 'Fast'"),
+        ("NCCL_ALGO", "NVLink,IB", "NCCL does not know 'NVLink', 'IB'"),
+        ("NCCL_ALGO", "allreduce:rings;broadcast:tree", "NCCL does not know 'rings'"),
+        ("NCCL_PROTO", "Fast", "NCCL does not know 'Fast'"),
         ("NCCL_TOPO_FILE", "/etc/topo.xml", "NCCL_TOPO_FILE"),
         ("NVIDIA_VISIBLE_DEVICES", "all", "belong to other pods"),
         ("CUDA_VISIBLE_DEVICES", "0", "hide GPUs"),
-        ("NCCL_P2P_DISABLE", "1", "uses no NVLink"),
-        ("NCCL_P2P_LEVEL", "LOC", "uses no NVLink"),
+        ("NCCL_P2P_DISABLE", "1", "does not use NVLink"),
+        ("NCCL_P2P_LEVEL", "LOC", "does not use NVLink"),
     ],
 )
 def test_harmful_variables_are_warned_about(name: str, value: str, part: str) -> None:
@@ -50,14 +50,14 @@ def test_good_variables_are_not_warned_about() -> None:
 def test_a_privileged_container_is_warned_about() -> None:
     sent = pod(2, annotations=NVLINK)
     sent["spec"]["containers"][0]["securityContext"] = {"privileged": True}
-    assert "sees every GPU" in admit(sent).warnings[0]
+    assert "sees all GPUs" in admit(sent).warnings[0]
 
 
 def test_a_result_that_was_meant_as_a_wish_is_warned_about() -> None:
     sent = pod(4, annotations={names.BANDWIDTH: "100", names.NODE: "n1", names.SCORE: "100"})
     verdict = admit(sent)
-    assert [warning.partition(";")[0] for warning in verdict.warnings] == [
-        f"{key}: the driver writes it, and yours is dropped" for key in (names.BANDWIDTH, names.NODE)
+    assert [warning.partition(",")[0] for warning in verdict.warnings] == [
+        f"{key}: only the driver writes this annotation" for key in (names.BANDWIDTH, names.NODE)
     ]
     assert names.MIN_BANDWIDTH in verdict.warnings[0]
     assert names.BANDWIDTH not in verdict.admitted["metadata"]["annotations"]
@@ -76,7 +76,7 @@ def test_at_most_eight_warnings_the_last_says_how_many_more() -> None:
     sent["spec"]["containers"][0]["env"] = environment(CUDA_VISIBLE_DEVICES="0") * 30
     warnings = admit(sent).warnings
     assert len(warnings) == 8
-    assert "and 23 more" in warnings[-1]
+    assert "There are 23 more" in warnings[-1]
 
 
 def test_an_environment_beyond_what_is_looked_at_is_no_error() -> None:
@@ -133,4 +133,4 @@ def test_lists_of_a_large_but_real_pod_are_fine() -> None:
 
 def test_annotations_longer_than_kubernetes_keeps_are_refused() -> None:
     message = refusal(1, annotations=NVLINK | {f"example.com/{i}": "x" * 200 for i in range(12_000)})
-    assert "Kubernetes keeps 256 KiB" in message
+    assert "Kubernetes stores at most 256 KiB" in message

@@ -104,7 +104,7 @@ def test_schedulers_that_there_are_not_stand_in_the_file(admin: Admin) -> None:
 def test_a_name_that_is_nowhere_is_refused_with_the_nearest(admin: Admin) -> None:
     verdict = admit(defaulted(pod(2, annotations={names.POLICY: "trian"})), policies=admin.file)
     assert not verdict.allowed
-    assert "write one of best-effort, nvlink, single-numa, pcie, linked, train, and after" in verdict.message
+    assert "Write one of: best-effort, nvlink, single-numa, pcie, linked, train. A comma" in verdict.message
     assert "(did you mean train?)" in verdict.message
 
 
@@ -133,7 +133,7 @@ def test_a_policy_that_went_holds_up_no_pod_that_named_it(admin: Admin) -> None:
     sent["metadata"]["annotations"][names.NCCL] = "off"
     verdict = admit(sent, old=live, policies=admin.file)
     assert verdict.allowed
-    assert "does nothing: gpu.topology/policy: 'train' is not allowed" in verdict.warnings[0]
+    assert "has no effect: gpu.topology/policy: 'train' is not a known policy" in verdict.warnings[0]
     assert not admit(defaulted(TRAIN), policies=admin.file).allowed
 
 
@@ -146,7 +146,7 @@ def test_without_any_good_file_only_what_it_could_change_is_refused(tmp_path: Pa
     admin = Admin(tmp_path, "policies: 3")
     verdict = admit(defaulted(TRAIN), policies=admin.file)
     assert not verdict.allowed
-    assert "'train' means is for the policies file to say, which cannot be read now" in verdict.message
+    assert "the meaning of 'train' is in the policies file, which is not valid now" in verdict.message
     assert admit(defaulted(pod(2, annotations={names.POLICY: "nvlink,pack"})), policies=admin.file).allowed
     admin.write(FILE)
     assert admit(defaulted(TRAIN), policies=admin.file).allowed

@@ -76,12 +76,12 @@ async def test_a_dry_run_gets_the_same_answer(http: Http) -> None:
 @pytest.mark.parametrize(
     ("sent", "part"),
     [
-        (b"", "the body is no AdmissionReview"),
-        (b"{", "the body is no AdmissionReview"),
-        (b"\xff\xfe", "the body is no AdmissionReview"),
-        (b'{"request":"\\ud800"}', "the body is no AdmissionReview"),
-        (b"[]", "the body is no AdmissionReview"),
-        (b"[" * 100_000, "the body is no AdmissionReview"),
+        (b"", "The body is not an AdmissionReview"),
+        (b"{", "The body is not an AdmissionReview"),
+        (b"\xff\xfe", "The body is not an AdmissionReview"),
+        (b'{"request":"\\ud800"}', "The body is not an AdmissionReview"),
+        (b"[]", "The body is not an AdmissionReview"),
+        (b"[" * 100_000, "The body is not an AdmissionReview"),
         (b'{"apiVersion":"v1","kind":"Pod","request":{"uid":"","operation":""}}', "admission.k8s.io/v1"),
         (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', "request"),
     ],
@@ -120,8 +120,10 @@ async def test_a_body_over_the_bound_is_answered_with_a_status_that_says_what_to
     async with http.post("/mutate-pods", data=io.BytesIO(b" " * (server.MOST_BYTES + 1))) as answer:
         status = await answer.json()
     assert (status["kind"], status["apiVersion"], status["status"], status["code"]) == ("Status", "v1", "Failure", 413)
-    assert status["message"].startswith(f"old and new object have {server.MOST_BYTES + 1} bytes of JSON together")
-    assert "make the object smaller" in status["message"]
+    assert status["message"].startswith(
+        f"The old and the new object have {server.MOST_BYTES + 1} bytes of JSON together"
+    )
+    assert "Make the object smaller" in status["message"]
 
 
 async def test_only_the_two_paths_are_posted_to(http: Http) -> None:
@@ -200,7 +202,7 @@ async def test_a_compressed_body_is_not_unpacked() -> None:
 async def test_an_object_that_is_no_pod_is_refused(http: Http, broken: object) -> None:
     response = await post(http, "/mutate-pods", body(broken))
     assert response["allowed"] is False
-    assert "this is no pod" in response["status"]["message"]
+    assert "The object is not a valid Pod" in response["status"]["message"]
 
 
 def claim(*entries: object, template: bool = False) -> dict[str, Any]:
@@ -221,7 +223,7 @@ GOOD = opaque_config.make(order={"c0": [UUID]}, keep_env=["NCCL_ALGO"])
     ("bad", "part"),
     [
         (GOOD | {"colour": "red"}, "colour"),
-        (GOOD | {"apiVersion": "gpu.topology/v9"}, "write apiVersion: gpu.topology/v1alpha1"),
+        (GOOD | {"apiVersion": "gpu.topology/v9"}, "Write apiVersion: gpu.topology/v1alpha1"),
         (GOOD | {"order": {"c0": ["GPU 1"]}}, "'GPU 1'"),
         (None, "object"),
         (GOOD | {"order": {"c1": [UUID]}}, "order: the claim has no request 'c1'"),

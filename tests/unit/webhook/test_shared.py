@@ -68,22 +68,30 @@ def test_init_containers_and_sidecars_use_the_set_too() -> None:
     made = create(4, annotations=SHARED, spec={"initContainers": init})
     assert [one["resources"] for one in made["spec"]["initContainers"]] == [USES, USES]
     refused = refusal(4, 4, annotations=SHARED, spec={"initContainers": [sidecar(8, restart=None)]})
-    assert "write 4, or no limit" in refused
+    assert "Write 4, or remove the limit" in refused
 
 
 @pytest.mark.parametrize(
     ("gpus", "words", "told"),
     [
-        ((4, 2), {}, "write the same limit in each; container 'c0': 4 GPUs; container 'c1': 2 GPUs"),
-        ((1,), {names.SHARE: "0.5"}, "pods share whole GPUs; write a limit nvidia.com/gpu"),
-        ((1,), {names.MIG_PROFILE: "1g.10gb"}, "pods share whole GPUs"),
-        ((4,), {names.PLACEMENT: "static"}, f"remove {names.PLACEMENT}"),
-        ((4,), {names.WHEN_FULL: "hand-over"}, f"remove {names.WHEN_FULL}"),
-        ((4,), {names.GANG: "train"}, f"remove {names.GANG}"),
-        ((4,), {names.SHARED_CLAIM: "gpus-abcdefghij"}, "not gpus-…, which the driver's own claims are called"),
-        ((4,), {names.SHARED_CLAIM: "Trainer_1"}, "'Trainer_1' is no name of a claim to share; write up to 63"),
-        ((4,), {names.SHARED_CLAIM: ""}, "is no name of a claim to share"),
-        ((4,), {names.SHARED_CLAIM: "a" * 64}, "is no name of a claim to share"),
+        (
+            (4, 2),
+            {},
+            "the limits differ (container 'c0': 4 GPUs, container 'c1': 2 GPUs). Write the same limit in each",
+        ),
+        ((1,), {names.SHARE: "0.5"}, "only whole GPUs can be shared by pods. Write the limit nvidia.com/gpu"),
+        ((1,), {names.MIG_PROFILE: "1g.10gb"}, "only whole GPUs can be shared by pods"),
+        ((4,), {names.PLACEMENT: "static"}, f"Remove {names.PLACEMENT}"),
+        ((4,), {names.WHEN_FULL: "hand-over"}, f"Remove {names.WHEN_FULL}"),
+        ((4,), {names.GANG: "train"}, f"Remove the annotation {names.GANG}"),
+        (
+            (4,),
+            {names.SHARED_CLAIM: "gpus-abcdefghij"},
+            "must not begin with gpus-, which the driver uses for its own claims",
+        ),
+        ((4,), {names.SHARED_CLAIM: "Trainer_1"}, "'Trainer_1' is not a name for a shared claim. Write up to 63"),
+        ((4,), {names.SHARED_CLAIM: ""}, "is not a name for a shared claim"),
+        ((4,), {names.SHARED_CLAIM: "a" * 64}, "is not a name for a shared claim"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(gpus: tuple[int, ...], words: dict[str, str], told: str) -> None:
@@ -101,7 +109,7 @@ def test_a_claim_by_a_template_is_not_shared() -> None:
     sent = pod(None, annotations=SHARED, spec={"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "quad"}]})
     sent["spec"]["containers"][0]["resources"] = {"claims": [{"name": "g"}]}
     message = admit(sent).message
-    assert "a claim that a template makes is one pod's, and drivers of NICs serve one pod a claim" in message
+    assert "a claim from a template belongs to one pod and cannot be shared" in message
 
 
 def test_who_names_a_claim_is_told_of_the_word() -> None:
@@ -167,14 +175,14 @@ def test_another_name_or_none_is_refused_later(stage: Any, name: str | None) -> 
     if name is None:
         del sent["metadata"]["annotations"][names.SHARED_CLAIM]
     message = admit(sent, old=live).message
-    assert f"{names.SHARED_CLAIM}: a pod keeps the claim that it was created with; create the pod anew" in message
+    assert f"{names.SHARED_CLAIM}: a pod's claim cannot change. Delete the pod and create it again." in message
 
 
 def test_the_word_is_refused_on_a_pod_that_has_a_claim_of_its_own() -> None:
     live = stored(create(4, annotations=NVLINK))
     sent = copy.deepcopy(live)
     sent["metadata"]["annotations"][names.SHARED_CLAIM] = "duo"
-    assert "create the pod anew" in admit(sent, old=live).message
+    assert "create it again" in admit(sent, old=live).message
 
 
 def test_other_words_change_while_it_waits() -> None:

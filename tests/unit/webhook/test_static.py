@@ -36,7 +36,7 @@ def test_links_that_the_scheduler_finds_on_few_machines_are_warned_of(
 ) -> None:
     told = admit(defaulted(pod(gpus, annotations=NVLINK | words))).warnings
     assert len(told) == (group is not None)
-    assert all(f"links among {gpus} GPUs" in one and f"all {group} GPUs of a group" in one for one in told)
+    assert all(f"finds {gpus} linked GPUs" in one and f"all {group} GPUs of a group" in one for one in told)
     assert admit(defaulted(pod(gpus, annotations=words))).warnings == []
     assert admit(defaulted(pod(gpus, annotations=NVLINK))).warnings == []
 
@@ -72,7 +72,7 @@ def test_as_much_as_the_scheduler_can_search_for_is_left_to_it(words: dict[str, 
 @pytest.mark.parametrize(
     ("gpus", "told"),
     [
-        ((17,), "17 GPUs; one request asks for at most 16"),
+        ((17,), "17 GPUs. One request can have at most 16"),
         ((8, 8), "16 GPUs in 2 requests"),
         ((1,) * 9, "9 GPUs in 9 requests"),
         ((2,) * 4, "8 GPUs in 4 requests with 12 alternatives"),
@@ -83,8 +83,8 @@ def test_more_than_the_scheduler_can_search_for_is_refused(
 ) -> None:
     message = admit(defaulted(pod(*gpus, annotations=words))).message
     ((key, value),) = words.items()
-    assert message.startswith(f"{key}: {value}: kube-scheduler would have to search too long for {told}"), message
-    assert message.endswith("Remove it, and the driver chooses the GPUs")
+    assert message.startswith(f"{key}: {value}: kube-scheduler would search too long for {told}"), message
+    assert message.endswith("Remove the annotation to let the driver choose the GPUs.")
     plain = admit(defaulted(pod(*gpus, annotations={names.POLICY: "best-effort"})))
     assert plain.allowed, "the driver's choice leaves nothing to search"
 
@@ -140,7 +140,7 @@ def test_words_of_a_static_pod_come_too_late() -> None:
     changed = copy.deepcopy(live)
     changed["metadata"]["annotations"][names.PLACEMENT] = "placed"
     verdict = admit(changed, old=live)
-    assert any("does nothing" in warning for warning in verdict.warnings)
+    assert any("This change has none" in warning for warning in verdict.warnings)
     assert verdict.admitted["spec"] == live["spec"]
 
 
@@ -148,15 +148,18 @@ def test_a_waiting_pod_stays_the_controllers() -> None:
     live = stored(create(4))
     changed = copy.deepcopy(live)
     changed["metadata"]["annotations"][names.PLACEMENT] = "static"
-    assert "goes on so; create the pod anew" in admit(changed, old=live).message
+    assert "cannot be handed over. Delete the pod and create it again" in admit(changed, old=live).message
 
 
 @pytest.mark.parametrize("word", [{names.PLACEMENT: "static"}, {names.WHEN_FULL: "hand-over"}])
 def test_what_the_scheduler_cannot_follow_is_refused(word: dict[str, str]) -> None:
     ((key, value),) = word.items()
     told = refusal(4, annotations={names.MIN_BUSBW: "50"} | word)
-    assert told.startswith(f"{key}: {value} contradicts another word: {names.MIN_BUSBW} is for a choice among sets")
-    assert "write gpu.topology/cores and gpu.topology/memory" in refusal(1, annotations={names.SHARE: "0.5"} | word)
+    assert told.startswith(
+        f"{key}: {value} contradicts another annotation: {names.MIN_BUSBW} is not possible if "
+        f"kube-scheduler chooses the GPUs"
+    )
+    assert "Write gpu.topology/cores and gpu.topology/memory" in refusal(1, annotations={names.SHARE: "0.5"} | word)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,7 @@ def test_what_the_scheduler_cannot_follow_is_refused(word: dict[str, str]) -> No
     [(names.PLACEMENT, "statc", "placed, static"), (names.WHEN_FULL, "handover", "wait, hand-over")],
 )
 def test_a_misspelt_value_is_refused(key: str, value: str, allowed: str) -> None:
-    assert f"write one of {allowed}" in refusal(4, annotations={key: value})
+    assert f"Write one of: {allowed}" in refusal(4, annotations={key: value})
 
 
 def test_defaults_may_be_said() -> None:
@@ -177,7 +180,7 @@ def test_a_template_of_ones_own_is_not_static() -> None:
     sent = defaulted(pod(None, annotations=STATIC))
     sent["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "quad"}]
     sent["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpus"}]}
-    assert "remove all gpu.topology/ annotations" in admit(sent).message
+    assert "no gpu.topology/ annotations. Remove all" in admit(sent).message
 
 
 def test_sidecars_and_init_containers_use_the_claim() -> None:

@@ -175,4 +175,4 @@ async def test_a_sender_that_is_cut_off_is_asked_to_come_again() -> None:
         writer.close()
     assert answer.startswith(b"HTTP/1.1 429")
     assert b"Retry-After: 1" in answer
-    assert b"the body came too slowly: 10 bytes" in answer
+    assert b"The body arrived too slowly: 10 bytes" in answer

@@ -38,7 +38,7 @@ def test_a_template_may_have_the_longest_name_of_an_object() -> None:
     made = admit(sent).admitted
     assert made["metadata"]["annotations"][names.TEMPLATE] == "gpus/" + "x" * 253
     made["metadata"]["annotations"][names.TEMPLATE] += "x"
-    assert "is longer than any object's name" in refusal(made), "a copy's note is its author's to write"
+    assert "is longer than the name of an object can be" in refusal(made), "a copy's note is its author's to write"
 
 
 def test_the_reference_becomes_a_claims_name_and_the_template_is_noted() -> None:
@@ -92,26 +92,32 @@ def test_with_a_limit_every_template_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("sent", "told"),
     [
-        (wanting({"name": "gpus"}, {"name": "nic"}, claims=[GPUS, NIC]), "write one of 'gpus', 'nic' as annotation"),
+        (
+            wanting({"name": "gpus"}, {"name": "nic"}, claims=[GPUS, NIC]),
+            "Choose one of: 'gpus', 'nic'. Write it as the annotation",
+        ),
         (
             wanting(words=NVLINK | claim("gpu")),
-            "'gpu' is no entry of spec.resourceClaims with a resourceClaimTemplateName",
+            "'gpu' is not an entry of spec.resourceClaims with a resourceClaimTemplateName",
         ),
-        (wanting(words=NVLINK | claim("gpus") | {names.GPUS: "2"}), "contradicts limits or words that ask for GPUs"),
-        (wanting({"name": "other"}, claims=[GPUS, {"name": "other", "resourceClaimName": "x"}]), "no container uses"),
+        (
+            wanting(words=NVLINK | claim("gpus") | {names.GPUS: "2"}),
+            "contradicts limits or annotations that request GPUs",
+        ),
+        (wanting({"name": "other"}, claims=[GPUS, {"name": "other", "resourceClaimName": "x"}]), "No container uses"),
         (wanting(nodeName="n"), "spec.nodeName"),
         (
             wanting(words={names.MIN_BUSBW: "10", names.WHEN_FULL: "hand-over"}),
-            "gpu.topology/when-full: hand-over contradicts another word: gpu.topology/min-busbw is for a choice",
+            "gpu.topology/when-full: hand-over contradicts another annotation: gpu.topology/min-busbw is not possible",
         ),
         (
             wanting(words={names.REQUIRED: "same-pcie-switch", names.WHEN_FULL: "hand-over"}),
-            "write same-pcie-root",
+            "Write same-pcie-root",
         ),
-        (wanting(claims=[{"name": "gpus", "resourceClaimName": "set"}]), "no GPU but by claim 'set'"),
+        (wanting(claims=[{"name": "gpus", "resourceClaimName": "set"}]), "only by claim 'set'"),
         (
             wanting(claims=[{"name": "gpus", "resourceClaimTemplateName": "x" * 254}]),
-            "is longer than any object's name",
+            "is longer than the name of an object can be",
         ),
     ],
 )
@@ -166,7 +172,7 @@ def test_words_count_until_the_pod_has_its_place_but_not_which_claim() -> None:
     made = admit(changed, old=live).admitted
     assert resolved.read(made["metadata"]["annotations"]).request.min_bandwidth_gbps == 100  # type: ignore[union-attr]
     changed["metadata"]["annotations"][names.CLAIM] = "nic"
-    assert "keeps the claim that it was created with" in admit(changed, old=live).message
+    assert "a pod's claim cannot change" in admit(changed, old=live).message
     del changed["metadata"]["annotations"][names.CLAIM]
     changed["metadata"]["annotations"] = {names.SHARE: "0.5"} | {
         names.REQUEST: live["metadata"]["annotations"][names.REQUEST]
@@ -201,7 +207,7 @@ def test_nics_in_a_claim_of_their_own_are_told_to_be_chosen_by_nobody() -> None:
     by_template = wanting({"name": "gpus"}, {"name": "nic"}, claims=[NIC, GPUS], words=near | claim("gpus"))
     for sent, claims in ((by_limits, "'nic', 'more'"), (by_template, "'nic'")):
         (told,) = admit(defaulted(sent)).warnings
-        assert told.startswith(f"{names.NEAR_NIC}: NICs in other claims of the pod ({claims}) are not chosen")
+        assert told.startswith(f"{names.NEAR_NIC}: NICs of other claims of the pod ({claims}) are not chosen")
     for sent in (
         pod(2, annotations=NVLINK, spec={"resourceClaims": [NIC]}),
         wanting(words=near),
@@ -217,4 +223,4 @@ def test_nics_that_come_to_be_wanted_near_later_are_told_too() -> None:
     made = admit(defaulted(pod(2, annotations=NVLINK, spec={"resourceClaims": [NIC]}))).admitted
     now = copy.deepcopy(made)
     now["metadata"]["annotations"][names.NEAR_NIC] = "preferred"
-    assert "are not chosen with its GPUs" in " ".join(admit(now, old=made).warnings)
+    assert "are not chosen together with its GPUs" in " ".join(admit(now, old=made).warnings)

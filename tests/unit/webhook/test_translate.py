@@ -84,19 +84,23 @@ def test_words_count_there_as_everywhere() -> None:
 @pytest.mark.parametrize(
     ("limits", "told"),
     [
-        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50}, "in MiB, as nvidia.com/gpumem: 8192"),
-        ({"nvidia.com/vgpu": 1}, "vGPU is for virtual machines and needs NVIDIA's licence server"),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50}, "in MiB, for example nvidia.com/gpumem: 8192"),
+        ({"nvidia.com/vgpu": 1}, "vGPUs are for virtual machines and need NVIDIA's licence server"),
         (
             {"nvidia.com/gpu.shared": 1},
-            "only a device plugin's configuration says how much of a GPU that is; write gpu",
+            "known only to the configuration of a device plugin. Write the limit nvidia.com/gpu: 1 and the annotation "
+            "gpu",
         ),
-        ({"nvidia.com/mig-1g.5gb.shared": 1}, "only a device plugin's configuration says"),
+        ({"nvidia.com/mig-1g.5gb.shared": 1}, "known only to the configuration of a device plugin"),
         ({GPU: 2, "nvidia.com/gpu.A10": 1}, "nvidia.com/gpu: 2, nvidia.com/gpu.A10: 1 contradict each other"),
-        ({"nvidia.com/gpu.A10": 1, "nvidia.com/gpu.L4": 1}, "'A10', 'L4': two products; use several pods"),
-        ({"nvidia.com/gpu." + "a-" * 30 + "b": 1}, "is no product's resource; write its name with - for blanks"),
-        ({"nvidia.com/gpu.A10": "some"}, "nvidia.com/gpu.A10: 'some' is no count of GPUs"),
+        ({"nvidia.com/gpu.A10": 1, "nvidia.com/gpu.L4": 1}, "the limits name 2 products: 'A10', 'L4'. All GPUs"),
+        (
+            {"nvidia.com/gpu." + "a-" * 30 + "b": 1},
+            "is not the resource of a GPU product. Write the product's name with - instead of blanks",
+        ),
+        ({"nvidia.com/gpu.A10": "some"}, "nvidia.com/gpu.A10: 'some' is not a number of GPUs"),
         ({GPU: 1, "nvidia.com/mig-1g.5gb": 1}, "MIG 1g.5gb contradicts 1 GPU"),
-        ({GPU: "-1"}, "is no count of GPUs"),
+        ({GPU: "-1"}, "is not a number of GPUs"),
     ],
 )
 def test_what_cannot_be_had_is_refused_with_the_reason(limits: Object, told: str) -> None:
@@ -109,11 +113,14 @@ def test_all_containers_of_a_pod_have_gpus_of_one_product() -> None:
     a10, l4 = {"nvidia.com/gpu.A10": 1}, {"nvidia.com/gpu.L4": 1}
     assert noted(translated(limited(a10, a10)).admitted).request == Whole(containers=(1, 1), product="*A10")
     assert (
-        "container 'c0': *A10; container 'c1': *L4: all GPUs of a pod are of one"
+        "(container 'c0': *A10, container 'c1': *L4). All GPUs of a pod must be of one"
         in translated(limited(a10, l4)).message
     )
     said = translated(limited(a10, annotations={names.PRODUCT: "NVIDIA L4"}))
-    assert "gpu.topology/product: 'NVIDIA L4' contradicts the containers' limits, which say *A10" in said.message
+    assert (
+        "gpu.topology/product: 'NVIDIA L4' contradicts the containers' limits, which name the product *A10"
+        in said.message
+    )
 
 
 def test_a_product_of_limits_stays_when_words_change_and_in_a_copy() -> None:
@@ -135,13 +142,13 @@ def test_a_translated_pod_lives_as_every_other() -> None:
 def test_a_pod_on_a_chosen_node_stays_with_a_warning() -> None:
     verdict = translated(pod(1, spec={"nodeName": "n1"}))
     assert (verdict.allowed, verdict.patch) == (True, [])
-    assert "spec.nodeName: 'n1': not translated" in verdict.warnings[0]
+    assert "spec.nodeName: 'n1': a pod that names its node" in verdict.warnings[0]
 
 
 def test_what_harms_is_warned_of() -> None:
     sent = pod(1)
     sent["spec"]["containers"][0]["securityContext"] = {"privileged": True}
-    assert "sees every GPU" in translated(sent).warnings[0]
+    assert "sees all GPUs" in translated(sent).warnings[0]
 
 
 def test_a_limit_that_a_limit_range_puts_back_goes_again() -> None:
@@ -193,7 +200,7 @@ def template(name: str) -> tuple[Object, str]:
         ("plain-gpu-pod", {"cuda-container": 1}, ["privileged", "NVIDIA_VISIBLE_DEVICES"]),
         ("mig-pod", {"cuda-container": ("1g.5gb",)}, []),
         ("gpushare-deployment", {"model-server": Amount(25, 4096)}, []),
-        ("ddp-rdma-job", {"pytorch-trainer": 8}, ["gpu-topology: nobody reads it", "privileged"]),
+        ("ddp-rdma-job", {"pytorch-trainer": 8}, ["gpu-topology: nothing reads this annotation", "privileged"]),
         ("distributed-job", {"trainer": 4}, ["multi-node-policy", "max-nodes", "min-gpus-per-node"]),
         ("required-preferred-pod", {"trainer": 8}, ["NCCL_TOPO_FILE", "NCCL_ALGO"]),
     ],

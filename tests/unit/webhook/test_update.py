@@ -117,7 +117,7 @@ def test_a_changed_affinity_of_a_placed_pod_is_kept_with_a_warning() -> None:
     node["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] = [{"matchExpressions": []}]
     verdict = admit(sent, old=live)
     assert verdict.admitted == live
-    assert "kept as it is" in verdict.warnings[0]
+    assert "the old value stays" in verdict.warnings[0]
 
 
 def test_a_waiting_pods_affinity_may_be_tightened() -> None:
@@ -173,10 +173,10 @@ def test_changed_words_of_a_waiting_pod_are_resolved_again(words: dict[str, str 
 
 
 BAD = [
-    ("policy", "nonsense", "is not allowed"),
+    ("policy", "nonsense", "is not a known policy"),
     ("min_memory", "9" * 5000, "5000 characters"),
-    ("min_busbw", "NaN", "no bandwidth"),
-    ("gpus", "two", "no count of GPUs"),
+    ("min_busbw", "NaN", "not a bandwidth"),
+    ("gpus", "two", "not a number of GPUs"),
 ]
 
 
@@ -205,13 +205,13 @@ def test_a_waiting_pod_keeps_its_part() -> None:
     assert admit(annotated(live, min_memory="40Gi"), old=live).allowed
     for words in ({"share": "0.5"}, {"share": None}, {"share": None, "mig_profile": "1g.10gb"}):
         message = admit(annotated(live, **words), old=live).message
-        assert "a pod keeps the part of a GPU that it was created with; create the pod anew" in message
+        assert "a pod's fraction of a GPU cannot change. Delete the pod and create it again" in message
 
 
 def test_a_waiting_pod_cannot_have_more_slices_than_its_containers_name() -> None:
     live = lived(pod(2, annotations=NVLINK), "waiting")
     sliced = annotated(live, required=None, policy=None, mig_profile="1g.10gb", preferred=None)
-    assert "another number of MIG slices later; create the pod anew" in admit(sliced, old=live).message
+    assert "The number of MIG slices of a pod's containers cannot change" in admit(sliced, old=live).message
 
 
 @pytest.mark.parametrize("stage", ["placed", "running"])
@@ -219,7 +219,7 @@ def test_words_that_come_too_late_are_warned_about(stage: str) -> None:
     live = lived(MANIFESTS["plain"], stage)
     for words in ({"policy": "single-numa"}, {"policy": None}):
         verdict = admit(annotated(live, **words), old=live)
-        assert "does nothing" in verdict.warnings[0]
+        assert "This change has none" in verdict.warnings[0]
         assert request(verdict.admitted) == request(live)
     mixed = annotated(live, policy="nvlink,pack")
     assert "contradicts" in admit(annotated(mixed, strategy="spread"), old=mixed).message
@@ -229,7 +229,7 @@ def test_words_of_a_pod_that_was_created_without_any_do_nothing() -> None:
     live = defaulted(pod(1))
     verdict = admit(annotated(live, policy="nvlink"), old=live)
     assert (verdict.allowed, verdict.patch) == (True, [])
-    assert "does nothing" in verdict.warnings[0]
+    assert "This change has none" in verdict.warnings[0]
 
 
 def test_a_good_word_beside_one_that_was_bad_before_is_admitted_and_does_nothing() -> None:
@@ -279,7 +279,7 @@ def test_the_label_cannot_be_added_later() -> None:
     live = defaulted(pod(1))
     sent = copy.deepcopy(live)
     sent["metadata"]["labels"] = {names.LABEL: "placed"}
-    assert "set when a pod is created" in admit(sent, old=live).message
+    assert "set only when a pod is created" in admit(sent, old=live).message
 
 
 def test_a_labelled_pod_that_kept_its_limits_can_still_be_updated() -> None:
@@ -325,4 +325,4 @@ def test_a_pod_that_has_its_place_is_not_ended_sooner_for_a_word() -> None:
     sent["metadata"]["annotations"][names.MAX_DURATION] = "1m"
     verdict = admit(sent, old=live)
     assert verdict.admitted["spec"]["activeDeadlineSeconds"] == 3600
-    assert "count until a pod has its place" in verdict.warnings[0]
+    assert "have an effect until the pod is placed" in verdict.warnings[0]

@@ -91,7 +91,7 @@ def test_a_policy_may_say_it(tmp_path: Path) -> None:
     assert noted(pod(4, annotations=words, resource="amd.com/gpu"), admin.file).vendor == "amd"
     assert noted(pod(None, annotations=words | {names.GPUS: "4"}), admin.file).vendor == "amd"
     message = refused(pod(4, annotations=words), policies=admin.file)
-    assert "vendor: 'amd' contradicts the containers' limits, which ask for GPUs of nvidia" in message
+    assert "vendor: 'amd' contradicts the containers' limits, which request GPUs of nvidia" in message
 
 
 def test_a_note_that_says_another_vendor_is_one_that_older_controllers_refuse() -> None:
@@ -104,27 +104,29 @@ def test_a_note_that_says_another_vendor_is_one_that_older_controllers_refuse() 
 @pytest.mark.parametrize(
     ("resource", "words", "says"),
     [
-        ("nvidia.com/gpu", {"vendor": "amd"}, "'amd' contradicts the containers' limits, which ask for GPUs of nvidia"),
-        ("amd.com/gpu", {"vendor": "nvidia"}, "'nvidia' contradicts the containers' limits, which ask for GPUs of amd"),
-        ("amd.com/gpu", {"vendor": "adm"}, "write one of nvidia, amd, ascend (did you mean amd?)"),
-        ("amd.com/gpu", {"share": "0.5"}, "vendor: amd: shares and MIG slices are of NVIDIA's GPUs alone"),
-        ("amd.com/gpu", {"mig-profile": "1g.10gb"}, "vendor: amd: shares and MIG slices are of NVIDIA's GPUs alone"),
-        ("huawei.com/npu", {"memory": "10Gi"}, "write a limit huawei.com/npu, for whole ones"),
+        ("nvidia.com/gpu", {"vendor": "amd"}, "'amd' contradicts the containers' limits, which request GPUs of nvidia"),
+        ("amd.com/gpu", {"vendor": "nvidia"}, "'nvidia' contradicts the containers' limits, which request GPUs of amd"),
+        ("amd.com/gpu", {"vendor": "adm"}, "is not allowed (did you mean amd?). Write one of: nvidia, amd, ascend"),
+        ("amd.com/gpu", {"share": "0.5"}, "vendor: amd: only NVIDIA's GPUs have shares and MIG slices"),
+        ("amd.com/gpu", {"mig-profile": "1g.10gb"}, "vendor: amd: only NVIDIA's GPUs have shares and MIG slices"),
+        ("huawei.com/npu", {"memory": "10Gi"}, "Write the limit huawei.com/npu to request whole GPUs"),
         (
             "amd.com/gpu",
             {"min-busbw": "100"},
-            "min-busbw: the bandwidth that RCCL reaches over xGMI cannot be predicted: write gpu.topology/min-bandwidt",
+            "min-busbw: the driver cannot predict the bandwidth that RCCL reaches over xGMI. Write "
+            "gpu.topology/min-bandwidt",
         ),
         (
             "huawei.com/npu",
             {"min-busbw": "100"},
-            "min-busbw: the bandwidth that HCCL reaches over HCCS cannot be predicted: write gpu.topology/required: li",
+            "min-busbw: the driver cannot predict the bandwidth that HCCL reaches over HCCS. Write "
+            "gpu.topology/required: li",
         ),
-        ("huawei.com/npu", {"min-bandwidth": "20"}, "min-bandwidth: what a link of HCCS carries is not published"),
-        ("amd.com/gpu", {"min-cuda": "12.4"}, "min-cuda: there is no CUDA on GPUs of amd: write gpu.topology/min-driv"),
-        ("amd.com/gpu", {"max-cross-nvswitch-gpus": "1"}, "there is no NVSwitch between GPUs of amd"),
-        ("amd.com/gpu", {"gpus": "2"}, "which ask for 1 amd.com/gpu; write one of the two"),
-        ("huawei.com/Ascend910B3-memory", {}, "a share of an NPU, which this driver does not hand out; write huawei.c"),
+        ("huawei.com/npu", {"min-bandwidth": "20"}, "min-bandwidth: the bandwidth of HCCS links is not published"),
+        ("amd.com/gpu", {"min-cuda": "12.4"}, "min-cuda: GPUs of amd have no CUDA. Write gpu.topology/min-driv"),
+        ("amd.com/gpu", {"max-cross-nvswitch-gpus": "1"}, "GPUs of amd have no NVSwitch"),
+        ("amd.com/gpu", {"gpus": "2"}, "which request 1 amd.com/gpu. Write only one of the two."),
+        ("huawei.com/Ascend910B3-memory", {}, "this driver does not allocate shares of an NPU. Write huawei.c"),
     ],
 )
 def test_what_another_vendor_does_not_have_is_refused_with_the_cure(
@@ -139,36 +141,37 @@ def test_what_another_vendor_does_not_have_is_refused_with_the_cure(
     [
         (
             "amd.com/cpx_nps4",
-            "'2': a partition of a GPU, which this driver does not hand out: write amd.com/gpu: 1 for a",
+            "'2': this driver does not allocate partitions of a GPU. Write amd.com/gpu: 1 for a",
         ),
-        ("amd.com/dpx_nps1", "a partition of a GPU, which this driver does not hand out"),
-        ("amd.com/spx_nps1", "'2': whole GPUs, whose limit has another name here: write amd.com/gpu"),
-        ("amd.com/gpus", "no limit of GPUs (did you mean amd.com/gpu?); known are amd.com/gpu"),
+        ("amd.com/dpx_nps1", "this driver does not allocate partitions of a GPU"),
+        ("amd.com/spx_nps1", "'2': this driver uses another name for the limit of whole GPUs. Write amd.com/gpu"),
+        ("amd.com/gpus", "this is not a known GPU limit (did you mean amd.com/gpu?). Known limits: amd.com/gpu"),
         ("nvidia.com/gpus", "did you mean nvidia.com/gpu?"),
         ("nvdia.com/gpu", "did you mean nvidia.com/gpu?"),
         ("nvidia.com/GPU", "did you mean nvidia.com/gpu?"),
         (
             "nvidia.com/gpu-h100",
-            "known are nvidia.com/gpu, nvidia.com/gpu-memory, nvidia.com/gpu.<product>, ",
+            "Known limits: nvidia.com/gpu, nvidia.com/gpu-memory, nvidia.com/gpu.<product>, ",
         ),
         ("nvidia.com/mig1g.5gb", "did you mean nvidia.com/mig-<profile>?"),
         ("nvdia.com/mig-1g.5gb", "did you mean nvidia.com/mig-1g.5gb?"),
-        ("huawei.com/Ascend910b3", "no limit of GPUs (did you mean huawei.com/Ascend910B3?)"),
-        ("huawei.com/Ascend", "no limit of GPUs (did you mean huawei.com/Ascend"),
+        ("huawei.com/Ascend910b3", "this is not a known GPU limit (did you mean huawei.com/Ascend910B3?)"),
+        ("huawei.com/Ascend", "this is not a known GPU limit (did you mean huawei.com/Ascend"),
         (
             "huawei.com/Ascend910-4c",
-            "a share of an NPU, which this driver does not hand out: write huawei.com/Ascend910: 1",
+            "this driver does not allocate shares of an NPU. Write huawei.com/Ascend910: 1",
         ),
         (
             "huawei.com/Ascend910B3-core",
-            "a share of an NPU, which this driver does not hand out: write huawei.com/Ascend910B",
+            "this driver does not allocate shares of an NPU. Write huawei.com/Ascend910B",
         ),
-        ("huawei.com/Ascend310P-2c.1cpu", "write huawei.com/Ascend310P: 1 for a whole one"),
-        ("huawei.com/Ascend910B5-memory", "write huawei.com/npu: 1 for a whole one"),
-        ("huawei.com/npu-core", "write huawei.com/npu: 1 for a whole one"),
+        ("huawei.com/Ascend310P-2c.1cpu", "Write huawei.com/Ascend310P: 1 for a whole NPU"),
+        ("huawei.com/Ascend910B5-memory", "Write huawei.com/npu: 1 for a whole NPU"),
+        ("huawei.com/npu-core", "Write huawei.com/npu: 1 for a whole NPU"),
         (
             "huawei.com/Ascend910B5",
-            "no product that has a limit of its own: write huawei.com/npu and gpu.topology/product: '*910B5', or one",
+            "this product has no limit of its own. Write huawei.com/npu and the annotation gpu.topology/product: "
+            "'*910B5', or write one",
         ),
     ],
 )
@@ -193,7 +196,7 @@ def test_of_limits_by_the_thousand_a_few_are_compared_with_names_that_are_known(
         {"name": f"c{at}", "image": "x", "resources": {"limits": {f"example.com/{at}-{n}": "1" for n in range(200)}}}
         for at in range(4)
     ]
-    assert "asks for no GPU" in refused(sent)
+    assert "requests no GPU" in refused(sent)
     assert compared.count("example.com") == container_limits.MOST_UNREAD
 
 
@@ -207,7 +210,7 @@ def test_of_limits_by_the_thousand_a_few_are_compared_with_names_that_are_known(
 )  # fmt: skip
 def test_a_limit_of_something_else_is_no_limit_of_gpus(resource: str) -> None:
     message = refused(pod(2, annotations=LINKED, resource=resource))
-    assert "asks for no GPU: give a container a limit nvidia.com/gpu: <count>" in message
+    assert "requests no GPU. Give a container the limit nvidia.com/gpu: <count>" in message
 
 
 @pytest.mark.parametrize(
@@ -244,17 +247,17 @@ def test_a_count_that_machines_of_the_product_never_give_is_warned_of(
     words = LINKED | ({names.PRODUCT: product} if product else {})
     verdict = admit(defaulted(pod(count, annotations=words, resource=resource)))
     assert verdict.allowed
-    said = [one for one in verdict.warnings if "such a machine gives a pod" in one]
+    said = [one for one in verdict.warnings if "The usual machine with this product gives a pod" in one]
     assert len(said) == bool(counts)
     if counts:
-        assert f"{count} of product " in said[0]
-        assert f"gives a pod {counts}, and this one waits" in said[0]
+        assert f"{count} GPUs of product " in said[0]
+        assert f"gives a pod {counts} GPUs. Write one of these numbers" in said[0]
 
 
 def test_what_the_word_contradicts_is_refused_on_what_makes_pods_too() -> None:
-    with pytest.raises(WordError, match="there is no CUDA on GPUs of amd"):
+    with pytest.raises(WordError, match="GPUs of amd have no CUDA"):
         Annotations({names.VENDOR: "amd", names.MIN_CUDA: "12.4"}).check()
-    with pytest.raises(WordError, match="shares and MIG slices are of NVIDIA's GPUs alone"):
+    with pytest.raises(WordError, match="only NVIDIA's GPUs have shares and MIG slices"):
         Annotations({names.VENDOR: "ascend", names.SHARE: "0.5"}).check()
     Annotations({names.VENDOR: "amd", names.MIN_BANDWIDTH: "50"}).check()
 
@@ -262,13 +265,13 @@ def test_what_the_word_contradicts_is_refused_on_what_makes_pods_too() -> None:
 def test_two_vendors_in_one_pod_are_refused_by_name() -> None:
     both = pod(1, annotations=LINKED)
     both["spec"]["containers"][0]["resources"]["limits"]["amd.com/gpu"] = 2
-    assert "amd.com/gpu (amd) and nvidia.com/gpu (nvidia): all GPUs of a pod are of one vendor" in refused(both)
+    assert "amd.com/gpu (amd) and nvidia.com/gpu (nvidia). All GPUs of a pod must be of one vendor" in refused(both)
     apart = pod(1, 1, annotations=LINKED)
     apart["spec"]["containers"][1]["resources"]["limits"] = {"amd.com/gpu": 1}
-    assert "container 'c0': nvidia; container 'c1': amd: all GPUs of a pod are of one vendor" in refused(apart)
+    assert "(container 'c0': nvidia, container 'c1': amd). All GPUs of a pod must be of one vendor" in refused(apart)
     beside = pod(1, annotations=LINKED, resource="amd.com/gpu")
     beside["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = 1000
-    assert "all GPUs of a pod are of one vendor" in refused(beside)
+    assert "All GPUs of a pod must be of one vendor" in refused(beside)
 
 
 def test_an_unchanged_manifest_changes_nothing_and_other_words_keep_the_vendor() -> None:
@@ -315,7 +318,9 @@ def test_variables_by_which_runtimes_add_devices_are_warned_of(variable: str) ->
         sent["spec"]["containers"][0]["env"] = [{"name": variable, "value": value}]
         return [text for text in admit(defaulted(sent)).warnings if variable in text]
 
-    assert told("all") == [f"container 'c0': {variable}: may add GPUs that belong to other pods; remove it"]
+    assert told("all") == [
+        f"container 'c0': {variable}: this variable can add GPUs that belong to other pods. Remove it."
+    ]
     assert told("void") == []
 
 
@@ -326,7 +331,7 @@ def test_variables_that_hide_gpus_are_warned_of(variable: str) -> None:
     sent = pod(1, annotations=LINKED)
     sent["spec"]["containers"][0]["env"] = [{"name": variable, "value": "0"}]
     told = [text for text in admit(defaulted(sent)).warnings if variable in text]
-    assert told == [f"container 'c0': {variable}: may hide GPUs that the pod was given; remove it"]
+    assert told == [f"container 'c0': {variable}: this variable can hide GPUs that the pod has. Remove it."]
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
@@ -337,7 +342,7 @@ def test_whose_gpus_they_are_is_for_a_template_to_say(vendor: str) -> None:
         spec={"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "quad"}]},
     )
     sent["spec"]["containers"][0]["resources"] = {"claims": [{"name": "g"}]}
-    assert "the class in the claim's template says whose GPUs they are" in refused(sent)
+    assert "the device class in the claim's template decides the vendor" in refused(sent)
 
 
 def test_that_rccl_reads_which_network_cards_are_near_is_known() -> None:
@@ -352,7 +357,7 @@ def test_that_rccl_reads_which_network_cards_are_near_is_known() -> None:
 def test_as_an_add_on_only_the_other_drivers_vendor_is_handed_out() -> None:
     message = refused(pod(1, annotations=LINKED, resource="amd.com/gpu"), ledger=NVIDIA)
     assert (
-        "in this cluster gpu.nvidia.com hands out the GPUs that are chosen here, and the pod asks for those of amd"
+        "In this cluster gpu.nvidia.com allocates the GPUs, and the pod requests GPUs of another vendor (amd)"
         in message
     )
     assert admit(defaulted(pod(1, annotations=LINKED)), ledger=NVIDIA).allowed

@@ -140,7 +140,7 @@ def test_what_the_controller_notes_on_an_owner_is_neither_refused_nor_copied(not
 def test_what_is_none_is_refused_or_left_to_the_api_server(spec: Any) -> None:
     verdict = asked({"kind": "Job", "metadata": {"annotations": WORDS}, "spec": spec})
     assert verdict.patch == []
-    assert verdict.allowed or "this is no Job" in verdict.message
+    assert verdict.allowed or "The object is not a valid Job" in verdict.message
 
 
 AUTO = {names.GANG: "auto"}
@@ -166,9 +166,9 @@ LWS = "leaderworkerset.sigs.k8s.io/"
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (maker("StatefulSet"), "write Parallel"),
-        (maker("StatefulSet", podManagementPolicy="OrderedReady"), "write Parallel"),
-        (maker("LeaderWorkerSet", template(4), template(4), startupPolicy="LeaderReady"), "write LeaderCreated"),
+        (maker("StatefulSet"), "Write Parallel"),
+        (maker("StatefulSet", podManagementPolicy="OrderedReady"), "Write Parallel"),
+        (maker("LeaderWorkerSet", template(4), template(4), startupPolicy="LeaderReady"), "Write LeaderCreated"),
         (maker("LeaderWorkerSet", annotations={LWS + "exclusive-topology": "rack"}), f"write {names.NEAR}"),
         (maker("LeaderWorkerSet", annotations={LWS + "subgroup-exclusive-topology": "rack"}), f"write {names.NEAR}"),
         (maker("JobSet", annotations={JOBSET + "exclusive-topology": "rack"}), f"write {names.NEAR}"),
@@ -178,7 +178,7 @@ def test_who_shows_that_its_pods_are_no_gang_is_refused_a_gang(made: Object, tol
     verdict = asked(saying(made, words))
     assert not verdict.allowed
     assert told in verdict.message
-    assert f"the pods of this {made['kind']} can be in no gang" in verdict.message
+    assert f"the pods of this {made['kind']} cannot form a gang" in verdict.message
     assert len(verdict.message) < 512
     assert not asked(saying(made, words), old=made).allowed, "a word that comes later"
     assert asked(saying(made, words), old=saying(made, words)).allowed, "it was let in before"
@@ -207,7 +207,7 @@ def test_any_other_is_admitted_with_a_gang(made: Object, words: dict[str, str]) 
 
 def test_nothing_says_which_of_a_deployments_pods_belong_together_but_a_name() -> None:
     for words in (AUTO, SIZED):
-        assert f"write a name as {names.GANG}" in asked(saying(maker("Deployment"), words)).message
+        assert f"Write a name as {names.GANG}" in asked(saying(maker("Deployment"), words)).message
     assert asked(saying(maker("Deployment"), NAMED)).allowed
     assert asked(saying(maker("Deployment"), WORDS)).allowed
 
@@ -235,7 +235,7 @@ def test_roles_that_start_one_after_another_are_not_one_gang(order: str) -> None
         made["spec"]["startupPolicy"] = {"startupPolicyOrder": order}
     else:
         made["spec"]["replicatedJobs"][1][order] = [{"name": "first", "status": "Ready"}]
-    assert f"write {names.GANG}: auto" in asked(saying(made, NAMED)).message
+    assert f"Write {names.GANG}: auto" in asked(saying(made, NAMED)).message
     assert asked(saying(made, AUTO)).allowed
     made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = template()
     assert asked(saying(made, NAMED)).allowed, "only one of them has GPUs"

@@ -1,12 +1,12 @@
-"""AMD's GPUs, from /sys alone.
+"""AMD's GPUs, read from /sys alone.
 
-amd_gpus            this node's own GPUs of AMD, read again and again
+amd_gpus            this node's own GPUs of AMD, read at an interval
 amd_reading         one reading of a machine with AMD's GPUs
-kfd                 what amdgpu's compute part (KFD) says of GPUs
+kfd                 the description of GPUs by amdgpu's compute part (KFD)
 amd_device_nodes    the numbers of the GPUs' device nodes
 amd_specification   the CDI specification that brings the GPUs into containers
 amd_processes       which processes use the GPUs
 amd_error_counters  errors that the GPUs count
-amd_reports         what amdgpu reports of the GPUs in the kernel's log
-simulated_amd       what a container is given of a simulated GPU
+amd_reports         amdgpu's reports about the GPUs in the kernel's log
+simulated_amd       the container edits of a simulated GPU
 """

@@ -1,6 +1,7 @@
-"""The device nodes of a GPU: the numbers of its card and of its render node are independent, and shift over reboots.
+"""The numbers of a GPU's device nodes ``/dev/dri/cardN`` and ``/dev/dri/renderDN``.
 
-Both stand in the folder ``amd_device_nodes`` of the PCI device: card0 is often a management controller's.
+The two numbers are independent, and both can change at a reboot. The folder ``drm`` of the PCI device has both. card0
+often belongs to a management controller.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ KFD: Final = "dev/kfd"  # all GPUs' at once; which of them a process may use fol
 
 
 class Drm(msgspec.Struct, frozen=True):
-    """The numbers of a GPU's device nodes; None where there is none.
+    """The numbers of a GPU's device nodes; None for a node that does not exist.
 
     Attributes:
         card: N of ``/dev/dri/cardN``.
@@ -31,7 +32,10 @@ class Drm(msgspec.Struct, frozen=True):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Return the paths of an AMD GPU's device nodes, below a root; without ``dev/kfd``."""
+        """Return the paths of an AMD GPU's device nodes, relative to a root folder.
+
+        ``dev/kfd`` is not included.
+        """
         card = () if self.card is None else (f"dev/dri/card{self.card}",)
         return (*card, *(() if self.render is None else (f"dev/dri/renderD{self.render}",)))
 
@@ -40,9 +44,9 @@ def read(root: Path, pci: str, render: int | None) -> Drm:
     """Return the numbers of an AMD GPU's device nodes.
 
     Args:
-        root: Where the host's /sys is.
-        pci: Its bus id.
-        render: What the driver's compute part says of the render node, for a machine whose PCI devices are not there.
+        root: Folder that contains the host's /sys.
+        pci: The GPU's bus id.
+        render: The number of the render node by KFD. It is used if /sys has no folder for the PCI device.
     """
     names = sysfs.entries(root / "sys/bus/pci/devices" / pci / "drm")
     cards = [int(match[1]) for name in names if (match := _CARD.fullmatch(name))]

@@ -1,7 +1,8 @@
-"""Memory and other errors that AMD's GPUs count: files ``ras/<block>_err_count`` of the PCI device.
+"""Errors that AMD's GPUs count, for example of their memory: files ``ras/<block>_err_count`` of the PCI device.
 
-Each has a line ``ue: N`` of errors that could not be corrected, and ``ce: N`` (kernel, amdgpu_ras.c). They count since
-the driver was loaded, over resets too, so a number says nothing of the GPU as it is: one that grows does.
+Each file has a line ``ue: N`` of uncorrected errors, and ``ce: N`` of corrected errors (kernel, amdgpu_ras.c). The
+counters start when the driver is loaded, and a reset of the GPU does not set them back. So an old error may be repaired
+already. Only a growing counter shows that the GPU has a fault now.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ _UNCORRECTED: Final = re.compile(r"^ue: ?([0-9]{1,18})$", re.MULTILINE)
 
 
 class Ras:
-    """The errors of all GPUs, from one reading to the next."""
+    """The error counters of all GPUs, compared from one reading to the next."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Know of none yet."""
+        """Store the clock; no counter is known yet."""
         self._clock = clock
         self._counts: dict[tuple[str, str], int] = {}
         self._grew: dict[tuple[str, str], tuple[int, float]] = {}  # by how much, and when last
 
     def read(self, uuid: str, device: Path) -> tuple[Fault, ...]:
-        """Return the faults that an AMD GPU's error counters show: growing ones taint, others above 0 are reported.
+        """Return the faults that an AMD GPU's error counters show.
+
+        A growing counter is the fault ``ras``, which keeps new pods off the GPU. A counter above 0 that does not grow
+        is the fault ``ecc``, which only informs.
 
         Args:
-            uuid: The GPU.
+            uuid: The GPU's uuid.
             device: The folder of its PCI device.
         """
         counts: dict[str, int] = {}

@@ -1,4 +1,7 @@
-"""This node's own GPUs of AMD, read again and again: what one reading says, and what stands when it fails."""
+"""This node's own GPUs of AMD, read at an interval.
+
+While a reading fails, the last reading stays valid.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +33,19 @@ logger = logging.getLogger(__name__)
 
 _DRIVER: Final = "amdgpu"  # its module
 READINGS: Final = 3  # in a row that are no good before they count
-_AWAY: Final = Fault("driver", "", "amdgpu does not have it now as a GPU that can be handed out")
-_UNREADABLE: Final = Fault("unreadable", "", "not all of the driver's files about it can be read")
+_AWAY: Final = Fault("driver", "", "amdgpu does not offer the GPU for work now")
+_UNREADABLE: Final = Fault("unreadable", "", "some files of the driver about the GPU cannot be read")
 
 
 class AmdGpus:
-    """This node's own GPUs of AMD, for the node agent.
+    """Reads this node's own GPUs of AMD, for the node agent.
 
-    Without the driver there is no GPU, as with NVIDIA's: it is replaced, and comes late. Those that were there before
-    are on the bus still, and have that as a fault: they are not lost.
+    Without the driver the machine has no GPU, as with NVIDIA, because the driver may be installed later or be replaced.
+    GPUs of earlier readings that are still on the PCI bus are not lost. They get a fault that says that the driver is
+    missing.
 
     Attributes:
-        refused: Why none of the GPUs that are there is handed out; None where some are, or none is there.
+        refused: Why containers can get none of the present GPUs; None if they can get some, or if there is no GPU.
     """
 
     faults: Faults = MappingProxyType({})
@@ -58,13 +62,15 @@ class AmdGpus:
         base: AmdSpecification | None,
         nics: KeptNics | None = None,
     ) -> None:
-        """Read nothing yet.
+        """Store the arguments; read nothing yet.
 
         Args:
-            root: Where the host's /sys is.
-            proc_root: Where the host's /proc is; None for this process's own where ``root`` has none.
-            base: Brings GPUs into containers. A GPU that it cannot bring is left out. None leaves none out.
-            nics: The network cards that an agent before this one saw.
+            root: Folder that contains the host's /sys.
+            proc_root: Folder that contains the host's /proc; None for ``root``, or for this process's own /proc if
+                ``root`` has none.
+            base: Writes the CDI specification of the GPUs. A GPU that it cannot bring into containers is left out. If
+                None, no GPU is left out.
+            nics: The network cards of earlier readings.
         """
         self._root = root
         self._proc_root = proc_root
@@ -81,14 +87,14 @@ class AmdGpus:
         self._load: DriverLoad | None = None  # the load of the kernel module in which the last reading was made
 
     def edits(self, gpu: Gpu) -> Edits:
-        """Return the CDI id of an AMD GPU in the specification of this node's GPUs, which brings its device nodes."""
+        """Return the CDI id of an AMD GPU, which adds its device nodes to containers."""
         return Edits(cdi=(cdi_id(gpu.uuid),))
 
     def read(self) -> Machine:
-        """Return the machine with AMD's GPUs as it is now; log new problems.
+        """Read the machine with AMD's GPUs and return it; log new problems.
 
         Raises:
-            SetupError: The machine cannot be read now. Its GPUs may be well.
+            SetupError: The machine cannot be read now. Its GPUs may be healthy.
         """
         # 1. Read. The driver's load is noted before, so that ``is_stale`` sees whether it was loaded anew meanwhile.
         began_s = time.monotonic()
@@ -129,7 +135,7 @@ class AmdGpus:
         machine, left_out = self._usable(reading)
         self._load = load
         if self.is_stale():
-            raise SetupError("the driver was loaded anew while its GPUs were read")
+            raise SetupError("the driver was loaded again while its GPUs were read")
         self._tell((*reading.problems, *left_out))
 
         # ``Debounce`` holds a change back until several readings show it, unless the GPUs themselves have changed.
@@ -137,9 +143,9 @@ class AmdGpus:
         return self._debounce.machine(machine) if machine.gpus else machine
 
     def is_stale(self) -> bool:
-        """Return whether the last reading of AMD's GPUs is stale: amdgpu was loaded again since.
+        """Return whether amdgpu was loaded again since the last reading of AMD's GPUs.
 
-        Then no container starts by the numbers that its GPUs had: the file that brings them is removed.
+        If so, the CDI specification is removed, so that no container starts with the old numbers of device nodes.
         """
         if self._load is None or self._load.outlives(self._load_now()):
             return False
@@ -155,7 +161,10 @@ class AmdGpus:
         return (*counted, *([_UNREADABLE] if uuid in read.unsure else []))
 
     def _usable(self, read: Reading) -> tuple[Machine, list[Problem]]:
-        """Return the machine without the GPUs that no container can be given."""
+        """Return the machine without GPUs that containers cannot get, and a problem for each.
+
+        These are the GPUs that the CDI specification of AMD's GPUs cannot contain.
+        """
         wrong = self._base.keep(read.drm) if self._base is not None else {}
         gpus = read.machine.gpus
         told = [Problem(f"GPU {gpu.pci}", "CDI", f"left out: {wrong[gpu.uuid]}") for gpu in gpus if gpu.uuid in wrong]
@@ -165,12 +174,15 @@ class AmdGpus:
         return self._root / "sys/bus/pci/devices" / pci
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Return the pids that have memory or a queue on each of AMD's GPUs."""
+        """Return the ids of processes that have memory or a queue on each of AMD's GPUs."""
         nodes = self._nodes
         return amd_processes.find(self._root, {uuid: nodes[uuid].gpu_id for uuid in gpus if uuid in nodes})
 
     def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
-        """Return what each of AMD's GPUs does now; the driver does not tell which process does it."""
+        """Return how much each of AMD's GPUs works at present, and the processes on it.
+
+        The driver does not tell which of the processes does the work.
+        """
         nodes, found = self._nodes, {}
         pids = self.processes(gpus)
         for uuid in gpus:
@@ -180,7 +192,7 @@ class AmdGpus:
         return found
 
     def close(self) -> None:
-        """Close the reading of AMD's GPUs: nothing is open between readings."""
+        """Do nothing, because nothing is open between readings of AMD's GPUs."""
 
     def _tell(self, problems: tuple[Problem, ...]) -> None:
         log_changes(logger, self._told, problems)

@@ -1,7 +1,7 @@
-"""Which processes use AMD's GPUs, and whether these work: ``/sys/class/kfd/kfd/proc``, one folder a process.
+"""Finds the processes that use AMD's GPUs: ``/sys/class/kfd/kfd/proc``, one folder for each process.
 
-A process that opened /dev/kfd has files of every GPU; it uses those on which it has memory or a queue (kernel,
-kfd_process.c): ``vram_<gpu_id>`` in bytes, ``queues/<number>/gpuid``. Numbers are those of the host's processes.
+A process that opened /dev/kfd has files for every GPU. But it uses only the GPUs on which it has memory or a queue
+(kernel, kfd_process.c): ``vram_<gpu_id>`` in bytes, ``queues/<number>/gpuid``. The process ids are those of the host.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ PROC: Final = "sys/class/kfd/kfd/proc"
 
 
 def find(root: Path, gpu_ids: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Return the pids that use each of AMD's GPUs; none of one that the driver does not number.
+    """Return the ids of processes that use each of AMD's GPUs, by uuid.
+
+    A GPU for which the driver has no number has no processes.
 
     Args:
-        root: Where the host's /sys is.
+        root: Folder that contains the host's /sys.
         gpu_ids: The driver's numbers of the GPUs, by uuid.
     """
     by_id: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""One reading of a machine with AMD's GPUs, from /sys alone: no library, and no program of ROCm's."""
+"""One reading of a machine with AMD's GPUs, from /sys alone, without ROCm's libraries and programs."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """A machine, and what is uncertain or wrong about it.
 
     Attributes:
-        machine: The machine with all GPUs that can be handed out; without GPUs if ``refused`` is set.
-        refused: Why none of the machine's GPUs can be handed out; None if some can, or if it has none.
+        machine: The machine with all GPUs that containers can get; without GPUs if ``refused`` is set.
+        refused: Why containers can get none of the machine's GPUs; None if they can get some, or if the machine has
+            none.
         nodes: The driver's description of each GPU, by uuid.
         drm: The device nodes of each GPU, by uuid.
-        problems: What could not be read or contradicts itself, and the value that is used instead.
-        silent: Number of KFD nodes that could not be read. The next reading may find them.
-        unsure: Uuids of GPUs whose links could not be read.
+        problems: Facts that could not be read or contradict others, and the values that are used instead.
+        silent: Number of KFD nodes that could not be read. The next reading may be able to read them.
+        unsure: Uuids of GPUs of which the links could not be read.
     """
 
     machine: Machine
@@ -57,12 +58,12 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(root: Path, *, proc_root: Path | None = None, kept: KeptNics | None = None) -> Reading:
-    """Return a reading of a machine with AMD's GPUs, with /sys below ``root`` and /proc below ``proc_root``.
+    """Return one reading of a machine with AMD's GPUs.
 
     Args:
-        root: Where the host's /sys is.
-        proc_root: Where the host's /proc is; None for ``root``.
-        kept: The network cards that the node's agent saw; None where nobody did.
+        root: Folder that contains the host's /sys.
+        proc_root: Folder that contains the host's /proc; None for ``root``.
+        kept: The network cards that the node's agent saw; None if there is no record.
 
     Raises:
         SetupError: There is no amdgpu driver, or no GPU that can be used.
@@ -89,7 +90,8 @@ def discover(
         root: Folder that contains the host's /sys.
         proc_root: Folder that contains the host's /proc; None for ``root``.
         earlier: Number of links of each pair (uuids) in earlier readings, used if neither GPU's links can be read.
-        kept: NICs of earlier readings, which stay in the machine while pods use them; updated with those of this one.
+        kept: NICs of earlier readings, which stay in the machine while pods use them. This function adds the NICs of
+            this reading.
     """
     # 1. What the driver (KFD) describes.
     # KFD lists CPUs and GPUs as nodes. ``silent`` are the numbers of nodes whose properties cannot be read.
@@ -98,7 +100,7 @@ def discover(
     if topology is None:
         return Reading(machine=empty, problems=(Problem("machine", "amdgpu", f"no {root / kfd.NODES}: no driver"),))
     problems = [
-        Problem(f"KFD node {number}", "properties", "they cannot be read; whether it is a GPU is not known")
+        Problem(f"KFD node {number}", "properties", "they cannot be read, so it is not known whether it is a GPU")
         for number in topology.silent
     ]
     silent = len(topology.silent)
@@ -109,7 +111,7 @@ def discover(
     for gpu in topology.gpus:
         vendor = _other_vendor(gpu, tree)
         if vendor:
-            reason = f"it is made by {vendor}, not by AMD; left out: nothing is known of such parts"
+            reason = f"it is made by {vendor}, not by AMD. It is left out, because the driver does not know such GPUs"
             problems.append(Problem(f"GPU {gpu.pci}", "vendor_id", reason))
         else:
             amd_gpus.append(gpu)
@@ -141,19 +143,21 @@ def discover(
 
 
 def _other_vendor(gpu: KfdNode, tree: PciTree) -> str:
-    """Return who made a GPU of KFD if that is not AMD: forks of amdgpu show other makers' parts in the same way.
+    """Return the vendor of a GPU that KFD lists; empty if the vendor is AMD or unknown.
 
-    Empty for AMD, and where neither KFD nor /sys tells.
+    Forks of amdgpu show GPUs of other vendors in the same way. The vendor is taken from KFD, or from /sys if KFD names
+    AMD or none.
     """
     vendors = (gpu.vendor, tree.vendor(gpu.pci).removeprefix("0x"))
     return next((maker(vendor) for vendor in vendors if vendor not in ("", PCI_VENDOR)), "")
 
 
 def _partitioned(root: Path, topology: Kfd, problems: list[Problem]) -> str | None:
-    """Return why the machine's GPUs are no whole ones; None where they are, or where nothing shows that they are not.
+    """Return why the machine's GPUs are refused: one is partitioned; None if none is.
 
-    Partitions of a GPU share its unique_id and its PCI device, and count from function 0; where they do not differ the
-    driver says of the GPU how it is cut.
+    The driver does not allocate partitions of AMD's GPUs. The partitions of a GPU have the same unique_id. They are
+    functions of one PCI device, numbered from 0. If the unique ids show no partitions, the driver's compute partition
+    mode decides.
     """
     shared = Counter(gpu.unique_id for gpu in topology.gpus if gpu.unique_id)
     for gpu in topology.gpus:
@@ -162,34 +166,51 @@ def _partitioned(root: Path, topology: Kfd, problems: list[Problem]) -> str | No
         if said in _CUT or shared[gpu.unique_id] > 1:
             how = f"{said} mode" if said in _CUT else f"{shared[gpu.unique_id]} devices with one unique_id"
             return (
-                f"GPU {gpu.pci[:-2]} is partitioned ({how}), and parts of AMD's GPUs are not handed out; set SPX: "
-                "amd-smi set --compute-partition SPX"
+                f"GPU {gpu.pci[:-2]} is partitioned ({how}), and the driver does not allocate partitions of AMD's "
+                "GPUs. Set SPX: amd-smi set --compute-partition SPX"
             )
         if said not in _WHOLE:  # the driver says UNKNOWN of a GPU that it cannot ask
-            text = f"it says {said[:16]!r}, which is no mode that is known; it counts as whole"
+            text = f"it says {said[:16]!r}, which is no known mode. The GPU counts as whole"
             problems.append(Problem(f"GPU {gpu.pci}", "current_compute_partition", text))
     return None
 
 
 def _usable(nodes: Sequence[KfdNode], minors: Mapping[str, Drm], problems: list[Problem]) -> list[KfdNode]:
-    """Return the GPUs that a container can use; each other GPU gets a problem that says why it cannot."""
+    """Return the GPUs that a container can use.
+
+    For each other GPU, add a problem that says why it cannot.
+
+    Args:
+        nodes: The GPUs that KFD lists.
+        minors: The numbers of each GPU's device nodes, by uuid.
+        problems: This function adds the problems.
+    """
     gpus: list[KfdNode] = []
     places: dict[str, int] = {}
     renders: dict[int, str] = {}
     for node in nodes:
         who, render = f"GPU {node.pci}", minors[node.uuid].render
-        problems += [Problem(who, key, "a number that none can be; it counts as not told") for key in node.odd]
+        problems += [Problem(who, key, "the number is not possible, so it counts as unknown") for key in node.odd]
         if not _PLACE.isdisjoint(node.odd):
-            problems.append(Problem(who, "location_id", "where it is, is not known; left out: nothing of it is told"))
+            problems.append(Problem(who, "location_id", "its PCI address is not known, so the GPU is left out"))
         elif not node.unique_id:
-            said = "it is 0, as of parts before MI100 and of some that a guest has; left out: nothing tells it by"
+            said = (
+                "it is 0, as for GPUs before MI100 and some GPUs of virtual machines. The GPU "
+                "is left out, because nothing else identifies it"
+            )
             problems.append(Problem(who, "unique_id", said))
         elif node.pci in places:
-            problems.append(Problem(who, "location_id", f"KFD node {places[node.pci]} has it, too; left out"))
+            problems.append(
+                Problem(who, "location_id", f"KFD node {places[node.pci]} has the same. The GPU is left out")
+            )
         elif render is None:
-            problems.append(Problem(who, "drm", "it has no /dev/dri/renderDN; left out: no container could use it"))
+            problems.append(
+                Problem(who, "drm", "it has no /dev/dri/renderDN. The GPU is left out, because no container can use it")
+            )
         elif render in renders:
-            problems.append(Problem(who, "drm", f"renderD{render} is GPU {renders[render]}'s, too; left out"))
+            problems.append(
+                Problem(who, "drm", f"renderD{render} is GPU {renders[render]}'s, too. The GPU is left out")
+            )
         else:
             places[node.pci], renders[render] = node.number, node.pci
             gpus.append(node)
@@ -210,10 +231,10 @@ def _machine(
 
     Args:
         root: Folder that contains the host's /sys.
-        topology: The driver's description; gives the CPUs.
-        gpus: The GPUs that can be handed out.
+        topology: The driver's description of the machine, used for the CPUs.
+        gpus: The GPUs that containers can get.
         minors: The device nodes of each GPU, by uuid.
-        problems: Receives what could not be read.
+        problems: This function adds facts that could not be read.
         proc_root: Folder that contains the host's /proc; None for ``root``.
         earlier: See ``discover``.
         kept: See ``discover``.
@@ -260,9 +281,10 @@ def _machine(
 
 
 def _gpu(root: Path, index: int, gpu: KfdNode, tree: PciTree, numa: int | None, minors: Drm) -> Gpu:
-    """Return the GPU of a KFD node.
+    """Return the ``Gpu`` for one GPU that the driver (KFD) lists.
 
-    The built-in product table fills in what the driver does not say.
+    If the driver does not tell a fact, the built-in product table provides it. ``index`` is the GPU's number,
+    ``minors`` its device nodes.
     """
     device = root / "sys/bus/pci/devices" / gpu.pci
     # The table entry of the PCI device id, and the place in the PCI tree; either may be missing.
@@ -299,7 +321,14 @@ def _gpu(root: Path, index: int, gpu: KfdNode, tree: PciTree, numa: int | None, 
 
 
 def _numa(gpu: KfdNode, tree: PciTree, cpus: Sequence[int], with_cpus: Sequence[int]) -> int | None:
-    """Return a GPU's NUMA node, by /sys's PCI tree, else by the nearest of the CPUs that it has a link to."""
+    """Return a GPU's NUMA node from /sys; if /sys does not know it, the node of the nearest linked CPU.
+
+    Args:
+        gpu: The GPU.
+        tree: The PCI tree of /sys.
+        cpus: KFD's numbers of the CPUs, ascending.
+        with_cpus: The NUMA nodes that have CPUs, in the order of ``cpus``; empty if unknown.
+    """
     seat = tree.seat(gpu.pci)
     if seat is not None and seat.numa is not None:
         return seat.numa
@@ -315,15 +344,20 @@ def _numa(gpu: KfdNode, tree: PciTree, cpus: Sequence[int], with_cpus: Sequence[
 def _links(
     gpus: Sequence[KfdNode], problems: list[Problem], earlier: Mapping[tuple[str, str], int]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return g x g numbers of direct links: what both sides say, and of one that does not say what the other does."""
+    """Return the matrix with the number of direct links between each two of AMD's GPUs.
+
+    The driver lists the links of each GPU. If the two GPUs of a pair give different numbers, the smaller number counts.
+    If only one GPU's links can be read, its number counts. If neither can be read, the number of an earlier reading
+    (``earlier``, by the two uuids) counts.
+    """
     matrix = [[0] * len(gpus) for _ in gpus]
     for i, a in enumerate(gpus):
         for j, b in enumerate(gpus[:i]):
             said = [side.links.get(other.number, 0) for side, other in ((a, b), (b, a)) if side.links is not None]
             if len(set(said)) > 1:
-                text = f"{said[0]} from one side, {said[1]} from the other; the smaller counts"
+                text = f"{said[0]} from one side, {said[1]} from the other. The smaller value counts"
                 problems.append(Problem(f"GPU {b.pci} - GPU {a.pci}", AMD.link, text))
             matrix[i][j] = matrix[j][i] = min(said, default=earlier.get((b.uuid, a.uuid), 0))
-    said_nothing = "they cannot be read; what the others say counts"
+    said_nothing = "they cannot be read. The links that the other GPUs report count"
     problems += [Problem(f"GPU {gpu.pci}", "io_links", said_nothing) for gpu in gpus if gpu.links is None]
     return tuple(map(tuple, matrix))

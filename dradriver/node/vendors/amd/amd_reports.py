@@ -1,9 +1,12 @@
-"""What amdgpu reports in the kernel's log: resets of GPUs, and errors that could not be corrected.
+"""amdgpu's reports in the kernel's log: resets of GPUs, and errors that could not be corrected.
 
 Lines begin ``amdgpu 0000:63:00.0: amdgpu: `` (kernel, amdgpu_device.c and amdgpu_ras.c): ``GPU reset begin!``, ``GPU
 reset(3) succeeded!``, ``GPU reset(3) failed``, ``GPU reset end with ret = -5``, ``1 uncorrectable hardware errors
-detected in umc block``. How a GPU is reset (``GPU mode1 reset``) is said of others, too: the driver begins with a reset
-where another one was there before it, as in a guest that is rebooted, and ends with one. So a recovery alone counts.
+detected in umc block``.
+
+The line with the kind of reset (``GPU mode1 reset``) does not count, because the driver also writes it for a healthy
+GPU. The driver resets a GPU when the driver ends, and when it starts after another driver, for example in a guest that
+is rebooted.
 """
 
 from __future__ import annotations
@@ -29,14 +32,17 @@ _MOST_GPUS: Final = 1024
 
 
 class AmdReports:
-    """What the log says of each GPU now."""
+    """The faults that amdgpu reported about each GPU and that are not over."""
 
     def __init__(self) -> None:
-        """Know of nothing yet."""
+        """Create an empty set of reports."""
         self._faults: dict[str, dict[str, Fault]] = {}  # by bus id or uuid, and kind
 
     def take(self, text: str, at_s: float) -> None:  # noqa: ARG002  # the signature: what is over the log says itself
-        """Take one record of the kernel's log, which may be a report of amdgpu."""
+        """Process one record of the kernel's log, which may be a report of amdgpu.
+
+        ``text`` is the record's text. ``at_s`` is not used, because the log itself says when a fault is over.
+        """
         if text.startswith(_LOADED):
             self._faults.clear()
             return
@@ -50,26 +56,29 @@ class AmdReports:
         if _DONE.search(said):
             self._faults.pop(busid, None)  # bad pages are retired then
         elif _FAILED.search(said):
-            self._note(busid, Fault("gpu-reset", "failed", "its reset failed, the kernel's log says"))
+            self._note(busid, Fault("gpu-reset", "failed", "the kernel's log says that the reset of the GPU failed"))
         elif _BEGIN.search(said):
-            self._note(busid, Fault("gpu-reset", "", "the driver began to reset it, the kernel's log says"))
+            self._note(busid, Fault("gpu-reset", "", "the kernel's log says that the driver began to reset the GPU"))
         elif (errors := _ERRORS.search(said)) is not None and int(errors[1]):
-            text = f"{errors[1]} errors of {errors[2]} that could not be corrected, the kernel's log says"
+            text = f"the kernel's log has {errors[1]} errors of {errors[2]} that could not be corrected"
             self._note(busid, Fault("ras", errors[2].lower(), text))
 
     def _note(self, busid: str, fault: Fault) -> None:
         self._faults.setdefault(busid, {})[fault.kind] = fault
 
     def sound(self, busids: Collection[str], said_s: float) -> None:
-        """Do nothing: amdgpu reports only in the log that a GPU is well."""
+        """Do nothing, because only the log says when a GPU of AMD is healthy again."""
 
     def reset(self, busids: Iterable[str]) -> None:
-        """Forget all amdgpu reports about GPUs that were reset since."""
+        """Forget all amdgpu reports about these GPUs, because the GPUs were reset after the reports."""
         for busid in busids:
             self._faults.pop(busid, None)
 
     def move(self, name: str, to: str) -> None:
-        """Keep amdgpu's reports about a GPU under another name, too."""
+        """Move amdgpu's reports about a GPU from ``name`` to another name.
+
+        A name is the GPU's bus id, or its uuid while no bus id is known.
+        """
         if (some := self._faults.pop(name, None)) is not None:
             self._faults[to] = some | self._faults.get(to, {})
 
@@ -78,5 +87,10 @@ class AmdReports:
         uuids: Mapping[str, str],
         switched: Collection[str] = (),  # noqa: ARG002  # no switches report in the log
     ) -> dict[str, tuple[Fault, ...]]:
-        """Return the faults that amdgpu reported, by uuid; ``uuids`` has these by the names of reports."""
+        """Return the faults that amdgpu reported, by uuid.
+
+        Args:
+            uuids: The GPUs' uuids, by the names under which reports are stored.
+            switched: Not used.
+        """
         return {uuids[busid]: tuple(some.values()) for busid, some in self._faults.items() if some and busid in uuids}

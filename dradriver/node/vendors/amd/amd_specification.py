@@ -1,7 +1,8 @@
 """The CDI specification that brings AMD's GPUs into containers: their device nodes, and the groups that may open them.
 
-Nothing else: the image brings ROCm, the kernel's driver is the host's. A claim's entry names a GPU in it, never numbers
-of device nodes, which shift over reboots: it is written anew whenever they are others, and is gone while none are.
+Nothing else is needed: the image contains ROCm, and the kernel driver is the host's. The entry of a prepared claim
+names a GPU of this specification, and no numbers of device nodes, because the numbers change over reboots. The agent
+writes the specification again when the numbers change, and removes it if there is no GPU.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ WITH_GROUPS: Final = "0.7.0"  # the first with additionalGids; runtimes refuse v
 
 
 class AmdSpecification:
-    """The file of the specification."""
+    """Writes the CDI specification of this node's AMD GPUs to its file."""
 
     def __init__(self, *, cdi_root: Path, root: Path, on_host: str = "/") -> None:
-        """Write nothing yet.
+        """Store the arguments; write nothing yet.
 
         Args:
             cdi_root: The runtime's folder for specifications that last until a reboot.
-            root: Where the host's /dev is.
-            on_host: What the host calls that place: the runtime finds device nodes below it.
+            root: Folder that contains the host's /dev.
+            on_host: Path of ``root`` on the host, where the runtime finds the device nodes.
         """
         self._path = cdi_root / GPU_FILE
         self._root = root
@@ -41,13 +42,14 @@ class AmdSpecification:
     def keep(self, gpus: Mapping[str, Drm]) -> dict[str, str]:
         """Write the CDI specification of all AMD GPUs that have device nodes.
 
-        Returns why other GPUs are left out, by uuid.
-
-        Without any GPU the file is removed. Else a container could start with old device numbers, which may belong to
-        another GPU by now.
+        If there is no GPU, the file is removed. Otherwise a container could start with old device numbers, which may
+        belong to another GPU now.
 
         Args:
             gpus: The numbers of each GPU's device nodes, by uuid.
+
+        Returns:
+            By uuid: why a GPU is left out of the specification.
         """
         wrong: dict[str, str] = {}
         devices: list[dict[str, Any]] = []
@@ -77,7 +79,10 @@ class AmdSpecification:
         return wrong
 
     def _node(self, path: str) -> dict[str, Any] | None:
-        """Return a device node as the host has it; None where it has none."""
+        """Return the CDI entry of a device node; None if the host does not have it.
+
+        Owner and mode are as on the host.
+        """
         try:
             status = os.stat(self._root / path)
         except OSError:
@@ -96,7 +101,10 @@ class AmdSpecification:
 
 
 def _edits(nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what a container is given: nodes as the host has them, and their groups, for users other than root."""
+    """Return the container edits: these device nodes, and the groups that own them on the host.
+
+    With the groups, users other than root can open the device nodes.
+    """
     edits: dict[str, Any] = {"deviceNodes": nodes}
     if groups := sorted({int(node["gid"]) for node in nodes} - {0}):
         edits["additionalGids"] = groups

@@ -1,7 +1,8 @@
-"""What amdgpu's compute part says of a machine: ``/sys/class/kfd/kfd/topology/nodes``, one folder a CPU or GPU.
+"""The description of a machine by amdgpu's compute part (KFD): ``/sys/class/kfd/kfd/topology/nodes``.
 
-Files hold lines ``key value``, decimal (kernel, drivers/gpu/drm/amd/amdkfd/kfd_topology.c). Node numbers may have gaps,
-and CPUs may stand between GPUs. What the reader may not see, a GPU that its cgroup has no access to, has empty files.
+Each CPU or GPU has one folder. Files have lines ``key value``, decimal (kernel,
+drivers/gpu/drm/amd/amdkfd/kfd_topology.c). Node numbers may have gaps, and CPUs may be between GPUs. If the reader's
+cgroup has no access to a GPU, the files of that GPU are empty.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ _MOST: Final = {
 
 
 class KfdNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU, or a partition of one.
+    """One GPU, or a partition of a GPU, as amdgpu's compute part (KFD) lists it.
 
     Attributes:
         number: N of ``nodes/N``.
-        gpu_id: What processes' files name it by; 0 where it is not told.
-        unique_id: Of the package, the same for all partitions of a GPU; 0 where the part has none, or does not tell it
-            to a guest.
-        pci: Bus id, as /sys has it, of the PCI function; in a partition the function is the partition's number.
+        gpu_id: The GPU's number in the files of processes; 0 if unknown.
+        unique_id: Id of the GPU, the same for all its partitions; 0 if the GPU has none, or hides it from a virtual
+            machine.
+        pci: Bus id of the PCI function, as in /sys; in a partition the function is the partition's number.
         device: PCI device id in hex: ``740f``.
-        vendor: PCI vendor id in hex: ``1002``; empty where it is not told.
-        gfx: ``gfx90a``; empty where it is not told.
-        render: N of ``/dev/dri/renderDN``; None where it is not told.
-        memory_mib: Its memory; 0 where it is not told.
-        hive: Of the GPUs that xGMI joins; 0 for none.
-        links: Number of direct xGMI links by the other node's number; None where the links cannot be read.
-        cpus: Weight of the way to each CPU, by that node's number.
-        odd: Names of numbers that none can be; they count as not told.
+        vendor: PCI vendor id in hex: ``1002``; empty if unknown.
+        gfx: Architecture: ``gfx90a``; empty if unknown.
+        render: N of ``/dev/dri/renderDN``; None if unknown.
+        memory_mib: Memory in MiB; 0 if unknown.
+        hive: Id of the group of GPUs that are connected by xGMI; 0 for none.
+        links: Number of direct xGMI links by the other node's number; None if the links cannot be read.
+        cpus: Weight of the path to each CPU, by the number of the CPU's node.
+        odd: Names of properties with impossible values; these values count as unknown.
     """
 
     number: int
@@ -76,16 +77,16 @@ class KfdNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uuid(self) -> str:
-        """Return the AMD GPU's identity by KFD, as ROCm prints it: ``GPU-`` and sixteen hex digits."""
+        """Return the uuid of an AMD GPU, as ROCm prints it: ``GPU-`` and sixteen hex digits."""
         return f"GPU-{self.unique_id:016x}"
 
 
 class Kfd(msgspec.Struct, frozen=True):
-    """What there is.
+    """The GPUs and CPUs of a machine by KFD.
 
     Attributes:
-        gpus: By number.
-        cpus: Numbers of the CPUs' nodes, ascending: the kernel lists NUMA nodes in their order.
+        gpus: The GPUs, by number.
+        cpus: Numbers of the CPUs' nodes, ascending. The kernel lists them in the order of the NUMA nodes.
         silent: Numbers of nodes that could not be read.
     """
 
@@ -95,10 +96,10 @@ class Kfd(msgspec.Struct, frozen=True):
 
 
 def read(root: Path) -> Kfd | None:
-    """Return what KFD, amdgpu's compute part, says below ``root``; None if there is no such driver.
+    """Return the description of the machine by KFD, amdgpu's compute part; None if the driver is not loaded.
 
     Args:
-        root: Where the host's /sys is.
+        root: Folder that contains the host's /sys.
     """
     folder = root / NODES
     if not folder.is_dir():
@@ -122,7 +123,7 @@ def read(root: Path) -> Kfd | None:
 def _gpu(folder: Path, number: int, properties: Mapping[str, int]) -> KfdNode:
     """Return the GPU that a folder of the driver (KFD) describes.
 
-    A number that is impossible counts as unknown, and its name is in ``odd``.
+    An impossible number counts as unknown, and ``odd`` has its name.
     """
     impossible = [key for key, most in _MOST.items() if properties.get(key, 0) > most]
     valid = {key: value for key, value in properties.items() if key not in impossible}
@@ -154,7 +155,11 @@ def _gpu(folder: Path, number: int, properties: Mapping[str, int]) -> KfdNode:
 
 
 def _links(folder: Path) -> tuple[dict[int, int] | None, dict[int, int]]:
-    """Return the direct links by node, None where they cannot be read, and the weights of the ways to CPUs."""
+    """Return a GPU's direct links to each other GPU, and its distance to each CPU.
+
+    Both are by the node's number in KFD. The first has the numbers of links; it is None if the links cannot be read.
+    The distance is the weight of the path.
+    """
     direct: dict[int, int] = {}
     cpus: dict[int, int] = {}
     names = sysfs.entries(folder)
@@ -171,12 +176,19 @@ def _links(folder: Path) -> tuple[dict[int, int] | None, dict[int, int]]:
 
 
 def _count(least: int, most: int) -> int:
-    """Return how many links a pair has: max is that of all, min that of one (kfd_crat.c); partitions say 0 for both."""
+    """Return the number of links between two GPUs, from two bandwidths of the driver.
+
+    ``most`` is the bandwidth of all links together, ``least`` the bandwidth of one link (kfd_crat.c). For partitions
+    both are 0; then the result is 1.
+    """
     return max(1, min(round(most / least), _MOST_LINKS)) if least else 1
 
 
 def _gfx(version: int) -> str:
-    """Return ``gfx90a`` for 90010: major times ten thousand, minor times a hundred, stepping."""
+    """Return the name of an architecture from the driver's number: ``gfx90a`` for 90010.
+
+    The number is 10000 x major + 100 x minor + stepping. The name has minor and stepping in hex.
+    """
     return f"gfx{version // 10_000}{version // 100 % 100:x}{version % 100:x}" if version else ""
 
 

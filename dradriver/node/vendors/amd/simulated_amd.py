@@ -1,4 +1,4 @@
-"""What a container is given of a simulated GPU of AMD."""
+"""The container edits of a simulated GPU of AMD."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIRST_RENDER: Final = 128
 
 
 def edits(gpu: Gpu) -> Edits:
-    """Return the device nodes of a simulated AMD GPU, with one behind them that every host has."""
+    """Return the device nodes of a simulated AMD GPU, which are ``/dev/null`` on the host."""
     render = gpu.minor if gpu.minor >= _FIRST_RENDER else _FIRST_RENDER + gpu.minor
     paths = ("/dev/kfd", f"/dev/dri/card{render - _FIRST_RENDER}", f"/dev/dri/renderD{render}")
     return Edits(nodes=tuple(DeviceNode(path, _NOTHING) for path in paths))

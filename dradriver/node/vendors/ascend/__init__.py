@@ -1,4 +1,6 @@
-"""Huawei's Ascend NPUs. There is no reading of real ones yet: only simulated machines have them.
+"""Huawei's Ascend NPUs.
 
-simulated_ascend  what a container is given of a simulated one
+The agent cannot read real NPUs yet, so only simulated machines have them.
+
+simulated_ascend  the container edits of a simulated NPU
 """

@@ -1,8 +1,9 @@
-"""What a container is given of a simulated NPU.
+"""The container edits of a simulated NPU.
 
-As Huawei's runtime gives it (mind-cluster, ascend-docker-runtime: ``base.list``): the NPU by its physical number, three
-nodes that all share, and what the driver has on the host. It sets no variable: images say where libraries are, and
-``ASCEND_VISIBLE_DEVICES`` would have that runtime add the devices once more.
+A container gets the same as with Huawei's runtime (mind-cluster, ascend-docker-runtime: ``base.list``): the NPU by its
+physical number, three device nodes that all NPUs share, and the driver's files on the host. No variable is set. Images
+know the paths of the libraries. And if ``ASCEND_VISIBLE_DEVICES`` were set, Huawei's runtime would add the devices
+again.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _NOTHING: Final = "/dev/null"  # every host has it
 
 
 def edits(gpu: Gpu, *, host_root: Path) -> Edits:
-    """Return the device nodes and driver's files of a simulated Ascend NPU.
+    """Return the device nodes and the driver's files of a simulated Ascend NPU.
 
     Args:
         gpu: The NPU.
-        host_root: Where the host's file system is.
+        host_root: Folder that contains the host's file system.
     """
     nodes = tuple(DeviceNode(path, _NOTHING) for path in (f"/dev/davinci{gpu.minor}", *SHARED))
     there = (path for path in DRIVER if (host_root / path.lstrip("/")).exists())

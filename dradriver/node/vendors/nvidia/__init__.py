@@ -1,9 +1,9 @@
-"""NVIDIA's GPUs. Nothing outside this room speaks NVML.
+"""NVIDIA's GPUs. No code outside this folder calls NVML.
 
-discovery  what the driver says of them, and how they come into containers
-devices    kinds of parts, and what changes hardware
-simulated_nvidia  what a container is given of a simulated one
-xid_reports  XIDs, the driver's own reports of errors, from the kernel's log
-sxid_reports  SXids, those of its NVSwitches
-xids       what each of them means
+discovery  reads the GPUs by NVML, and brings them into containers
+devices    kinds of fractions, and the code that changes hardware
+simulated_nvidia  the container edits of a simulated GPU
+xid_reports  XIDs: errors of GPUs that the driver reports in the kernel's log
+sxid_reports  SXids: errors of NVSwitches in the kernel's log
+xids       what each XID means
 """

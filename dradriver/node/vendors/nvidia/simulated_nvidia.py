@@ -1,4 +1,4 @@
-"""What a container is given of a simulated GPU of NVIDIA."""
+"""The container edits of a simulated GPU of NVIDIA."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from dradriver.topology.machine import Gpu
 
 
 def edits(gpu: Gpu) -> Edits:
-    """Return the device node of a simulated NVIDIA GPU, with one behind it that every host has."""
+    """Return the device node of a simulated NVIDIA GPU, which is ``/dev/null`` on the host."""
     return Edits(nodes=(DeviceNode(f"/dev/nvidia{gpu.minor}", "/dev/null"),))

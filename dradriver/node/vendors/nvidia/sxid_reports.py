@@ -3,8 +3,9 @@
 A line is ``nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up``. Lines with ``Severity``
 or ``Data`` in the place of ``Fatal`` are details of the line before.
 
-A switch joins all GPUs of a server: work of any of them can hang or go wrong after a fatal error, until all GPUs and
-switches are reset or the driver is loaded anew. After an error that is not fatal the switch goes on as before.
+A switch is connected to all GPUs of a server. After a fatal error, work on any of these GPUs can hang or be wrong. This
+lasts until all GPUs and switches are reset or the driver is loaded again. After an error that is not fatal the switch
+works as before.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _MOST_SAID: Final = 100
 
 
 class _Report(msgspec.Struct):
-    """An SXid of a switch.
+    """An SXid of a switch: an error of an NVSwitch that NVIDIA's driver reported.
 
     Attributes:
-        fatal: Whether the driver called it fatal.
-        last_s: When it came last, seconds of the log's clock.
+        fatal: Whether the driver called the SXid fatal.
+        last_s: Time of the last report, in seconds of the log's clock.
         text: The line, for people.
-        reset: Bus ids of the GPUs that were reset since.
+        reset: Bus ids of the GPUs that were reset since the last report.
     """
 
     fatal: bool
@@ -42,17 +43,17 @@ class _Report(msgspec.Struct):
 
 
 class SxidReports:
-    """The SXids in the kernel's log."""
+    """The SXids (errors of NVSwitches) in the kernel's log that are not over."""
 
     def __init__(
         self, *, words: Callable[[], Mapping[str, XidWord]], clock: Callable[[], float], warned_s: float
     ) -> None:
-        """Know of none yet.
+        """Store the arguments; no SXid is known yet.
 
         Args:
-            words: Gives what an administrator says of SXids, by number.
-            clock: The kernel log's.
-            warned_s: How long one that only warns is told of.
+            words: Returns the administrator's settings for SXids, by number: taint, warn or ignore.
+            clock: Returns seconds of the kernel log's clock.
+            warned_s: Seconds for which an SXid that only warns is reported.
         """
         self._words = words
         self._clock = clock
@@ -62,7 +63,10 @@ class SxidReports:
         ] = {}  # by switch and number, in the order in which they came first
 
     def take(self, text: str, at_s: float) -> None:
-        """Take one record of the kernel's log, which may report an SXid; ``at_s`` is of the log's clock."""
+        """Process one record of the kernel's log, which may report an SXid (an NVSwitch's error).
+
+        ``at_s`` is the time of the record, in seconds of the log's clock.
+        """
         line = _SXID.match(text)
         if line is None:
             return
@@ -78,19 +82,24 @@ class SxidReports:
         self._reports[switch, number] = _Report(fatal, at_s, before.text if before and before.fatal else described)
 
     def loaded(self) -> None:
-        """Forget all SXids: the driver was loaded again, which resets the switches."""
+        """Forget all SXids, because the driver was loaded again, which resets the switches."""
         self._reports.clear()
 
     def reset(self, busids: Iterable[str]) -> None:
-        """Note that GPUs were reset, and with them maybe their SXids."""
+        """Store that these GPUs (bus ids) were reset.
+
+        An SXid is over when all GPUs of its switch were reset.
+        """
         gpus = frozenset(busids)
         for report in self._reports.values():
             report.reset |= gpus
 
     def faults(self, gpus: Collection[str]) -> tuple[Fault, ...]:
-        """Return the faults by SXids that each of these GPUs, by bus id, has for its switches.
+        """Return the faults that SXids (errors of NVSwitches) cause on each of these GPUs.
 
-        The first that taints, and the first that warns. A fatal one is over when all of the GPUs were reset.
+        There are at most two faults: the first SXid that taints, and the first that warns. An SXid that taints is over
+        when all of the GPUs were reset, one that warns after a while. ``gpus`` are the bus ids of the GPUs that are
+        connected to the switches.
         """
         words, now = self._words(), self._clock()
         first: dict[str, Fault] = {}

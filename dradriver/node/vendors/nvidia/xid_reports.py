@@ -1,4 +1,4 @@
-"""XIDs, NVIDIA's driver's own reports of errors, from the kernel's log (NVIDIA "XID Errors"), and switches' SXids."""
+"""XIDs, the error reports of NVIDIA's driver, from the kernel's log (NVIDIA "XID Errors"), and SXids of switches."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ _WORDS: Final[tuple[XidWord, ...]] = ("taint", "warn", "ignore")  # the worst fi
 
 
 class _Noted(msgspec.Struct, frozen=True):
-    """When an XID of a GPU came last, seconds of the monotonic clock, and what it asks for; empty: nobody knows."""
+    """The last report of an XID for a GPU: its time and the repair.
+
+    The time is in seconds of the monotonic clock. The repair is empty if unknown.
+    """
 
     last_s: float
     asks: str
 
 
 class XidReports:
-    """The XIDs in the kernel's log."""
+    """The XIDs (errors that NVIDIA's driver reports) in the kernel's log that are not over."""
 
     def __init__(
         self,
@@ -43,11 +46,11 @@ class XidReports:
         words: Callable[[], Mapping[str, XidWord]] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Know of none yet.
+        """Store the arguments; no XID is known yet.
 
         Args:
-            words: Gives what an administrator says of XIDs, by number.
-            clock: The kernel log's: seconds since the start, without the time asleep.
+            words: Returns the administrator's settings for XIDs, by number: taint, warn or ignore.
+            clock: Returns seconds of the kernel log's clock: since the boot, without time in suspend.
         """
         self._words = words
         self._clock = clock
@@ -55,30 +58,39 @@ class XidReports:
         self._noted: dict[str, dict[Xid, _Noted]] = {}  # by bus id or uuid, in the order in which they came first
 
     def sound(self, busids: Collection[str], said_s: float) -> None:
-        """Forget old XIDs of GPUs of which the driver said, at that time, that nothing needs to be done."""
+        """Forget old XIDs of GPUs of which the driver says that they need no action.
+
+        Args:
+            busids: Bus ids of these GPUs.
+            said_s: When the driver said so, in seconds of the log's clock. Newer XIDs stay.
+        """
         for busid in busids:
             for xid, noted in list(self._noted.get(busid, {}).items()):
                 if said_s - noted.last_s >= SOUND_S:
                     del self._noted[busid][xid]
 
     def reset(self, busids: Iterable[str]) -> None:
-        """Forget all XIDs of GPUs that were reset since."""
+        """Forget all XIDs of these GPUs (bus ids), because the GPUs were reset after the reports."""
         gpus = list(busids)
         for busid in gpus:
             self._noted.pop(busid, None)
         self._switches.reset(gpus)
 
     def move(self, name: str, to: str) -> None:
-        """Keep the XIDs of a GPU under another name, too."""
+        """Move the XIDs of a GPU to another name: a bus id or a uuid."""
         if (some := self._noted.pop(name, None)) is not None:
             self._noted[to] = some | self._noted.get(to, {})
 
     def faults(self, uuids: Mapping[str, str], switched: Collection[str] = ()) -> dict[str, tuple[Fault, ...]]:
-        """Return the faults by XIDs: of each GPU the first XID that taints, and the first that warns.
+        """Return the faults that XIDs and SXids cause, by the GPU's uuid.
+
+        For each GPU, at most two XIDs are faults: the first that taints, and the first that warns. The same is true for
+        SXids.
 
         Args:
-            uuids: The GPUs' uuids by the names under which reports are kept.
-            switched: Uuids of those that NVSwitches join; empty where nobody knows: all may be.
+            uuids: The GPUs' uuids by the names under which reports are stored.
+            switched: Uuids of the GPUs that are connected to NVSwitches; empty if this is unknown. If empty, all GPUs
+                count as connected.
         """
         # A GPU that is not at its bus id any more, whose reports have its uuid as their name, has left its switches.
         joined = {name: uuid for name, uuid in uuids.items() if name != uuid and (not switched or uuid in switched)}
@@ -96,14 +108,18 @@ class XidReports:
         return by_uuid
 
     def _in_force(self, some: Mapping[Xid, _Noted]) -> dict[Xid, XidWord]:
-        """Return for each XID of a GPU what it means now: a taint, a warning or nothing."""
+        """Return the present effect of each XID of a GPU: taint, warn or ignore.
+
+        ``some`` has the time of the last report of each of the GPU's XIDs. A warning is over some time after the last
+        report.
+        """
         words, now = self._words(), self._clock()
         severities = {xid: xids.severity(xid, words) for xid in some}
         over = {xid for xid, word in severities.items() if word == "warn" and now - some[xid].last_s >= WARNED_S}
         return {xid: "ignore" if xid in over else word for xid, word in severities.items()}
 
     def take(self, text: str, at_s: float) -> None:
-        """Take a record of the kernel's log, which may report an XID.
+        """Process one record of the kernel's log, which may report an XID.
 
         ``at_s`` is the time of the record by the log's clock.
         """

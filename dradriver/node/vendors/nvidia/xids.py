@@ -1,13 +1,17 @@
-"""What each XID means for who gets the GPU next.
+"""The effect of each XID: whether the GPU gets a taint, a warning or nothing.
 
-By NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), column "Immediate Action": where
-that is to restart the program, or nothing, the GPU is as good as before. 109 is among them as in NVIDIA's device plugin
-(internal/rm/health.go); of a GPU that it does stop, newer drivers say so themselves. One that is not listed taints, and
-nobody knows what it asks for.
+The source is NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), column "Immediate
+Action":
 
-Of 144 to 150, the errors of a Blackwell's NVLinks, the catalog ("Decoding NVLink 5 Xids") goes by what failed and how:
-nearly all that the driver calls "Nonfatal" are left to it, and where it wants more it says so by 154. Its line is
-``145, [pid=…, name=…, ]RLW_REMAP Nonfatal XC0 i0 Link 09 (0x00000004 …)`` (leptonai/gpud, pull request 1174).
+* If the action is to restart the program, or nothing, the GPU works as before, and gets no taint.
+* XID 109 counts as such an XID, too, as in NVIDIA's device plugin (internal/rm/health.go). If the GPU does stop after
+  it, newer drivers report that separately.
+* An XID that is not in the list taints the GPU, and its repair is unknown.
+
+The XIDs 144 to 150 are errors of a Blackwell GPU's NVLinks. The catalog ("Decoding NVLink 5 Xids") distinguishes the
+component that failed and the kind of failure. Nearly all errors that the driver calls "Nonfatal" need no action. If the
+driver requests an action, it reports XID 154. The line is ``145, [pid=…, name=…, ]RLW_REMAP Nonfatal XC0 i0 Link 09
+(0x00000004 …)`` (leptonai/gpud, pull request 1174).
 """
 
 from __future__ import annotations
@@ -37,24 +41,28 @@ _RECOVERIES: Final = dict.fromkeys(
 
 
 class Xid(NamedTuple):
-    """What an XID is: its number, and whether the driver calls it no matter of life and death."""
+    """The identity of an XID: its number, and whether the driver calls it "Nonfatal"."""
 
     number: int
     nonfatal: bool
 
 
 def read(number: int, text: str) -> Xid:
-    """Return the XID of a number with the driver's words after it. A process's name among them makes none harmless."""
+    """Return the XID for a number and the driver's text after the number.
+
+    The text may contain the name of a process, which a user chooses. So the word "Nonfatal" in this name does not make
+    an XID harmless that the driver calls "Fatal".
+    """
     words = text.split()
     return Xid(number, number in _NVLINK5 and "Nonfatal" in words and "Fatal" not in words)
 
 
 def severity(xid: Xid, said: Mapping[str, XidWord]) -> XidWord:
-    """Return the severity of an XID: what becomes of a GPU with it.
+    """Return an XID's effect on its GPU: ``taint``, ``warn`` or ``ignore``.
 
     Args:
-        xid: What it is.
-        said: What an administrator says of some, by number.
+        xid: The XID.
+        said: The administrator's settings for XIDs, by number. They take precedence.
     """
     number = xid.number
     own = said.get(str(number))
@@ -66,5 +74,5 @@ def severity(xid: Xid, said: Mapping[str, XidWord]) -> XidWord:
 
 
 def recovery(number: int) -> str:
-    """Return the recovery that an XID asks for; empty if it is not known."""
+    """Return the repair that an XID requires; empty if it is unknown."""
     return _RECOVERIES.get(number, "")

@@ -102,7 +102,7 @@ def test_one_bridge_among_four() -> None:
     machine = pairs_of((0, 1), count=4)  # k8s-device-plugin issue 436
     assert choose(machine, range(4), Whole(containers=(2,))).gpus == (0, 1)
     assert choose(machine, range(4), Whole(containers=(1,))).gpus == (2,)
-    with pytest.raises(NoPlaceError, match=r"largest free nvlink set is 1 \(1\)"):
+    with pytest.raises(NoPlaceError, match=r"largest free set with nvlink has 1 GPU \(1\)"):
         choose(machine, [1, 2, 3], NVLINK)
 
 

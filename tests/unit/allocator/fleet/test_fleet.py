@@ -103,7 +103,7 @@ def test_a_driver_that_is_too_old_or_not_known_is_no_place() -> None:
     for least in ({"min_driver": "535.105"}, {"min_cuda": "12.4"}):
         assert names(found, Whole(containers=(2,), **least)) == ["new"]  # type: ignore[arg-type]
     assert names(found, Whole(containers=(2,), min_driver="535")) == ["new", "old"]
-    with pytest.raises(NoPlaceError, match="2 GPUs under driver 600 or later: no; no GPU"):
+    with pytest.raises(NoPlaceError, match=r"2 GPUs on driver 600 or later: .* No GPU"):
         found.rank(Whole(containers=(2,), min_driver="600"))
 
 
@@ -149,7 +149,7 @@ def test_a_rung_on_any_node_goes_before_bandwidth_on_another() -> None:
 def test_only_eligible_nodes_are_looked_at() -> None:
     found = fleet(machines.dgx1(), n1=range(8), n2=[0, 5], n3=range(8))
     assert [choice.node for choice in found.rank(TWO, eligible={"n2", "gone"})] == ["n2"]
-    with pytest.raises(NoPlaceError, match="no node is eligible"):
+    with pytest.raises(NoPlaceError, match="No node is eligible"):
         found.rank(TWO, eligible=[])
     with pytest.raises(NoPlaceError, match="no node has GPUs"):
         Fleet().rank(TWO)
@@ -158,12 +158,12 @@ def test_only_eligible_nodes_are_looked_at() -> None:
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Whole(containers=(9,)), "9 GPUs: no; the largest machine, n1, has 8"),
-        (Whole(containers=(6,)), "6 GPUs: no; most GPUs free on one node: 5 on n2"),
+        (Whole(containers=(9,)), "The largest machine, n1, has 8 GPUs."),
+        (Whole(containers=(6,)), "6 GPUs: no eligible node has such a free set. Most GPUs on one node: 5 free on n2."),
         (Whole(containers=(4,), required=(NVLINK,)),
-         "4 GPUs with nvlink: no; largest free nvlink set is 3 on n1; without nvlink there is a place on n2"),
-        (Whole(containers=(0,)), "ask for at least 1 GPU"),
-        (Whole(containers=()), "ask for at least 1 GPU"),
+         "such a free set. Largest free set with nvlink: 3 GPUs on n1. Without nvlink, there is a place on n2."),
+        (Whole(containers=(0,)), "Request at least 1 GPU"),
+        (Whole(containers=()), "Request at least 1 GPU"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_nearest_thing(request_: Whole, message: str) -> None:
@@ -177,18 +177,18 @@ def test_who_asks_for_a_kind_that_no_node_has_is_told_what_there_is() -> None:
     found = fleet(machines.dgx1(), n1=range(8))
     found.set_node("n2", profiles.load("dgx-h100"), [])
     for wish, there in (
-        ({"product": "H100"}, "the nodes have NVIDIA H100 80GB HBM3, Tesla V100-SXM2-16GB"),
-        ({"architecture": "hoper"}, "the nodes have hopper"),
+        ({"product": "H100"}, "The nodes have NVIDIA H100 80GB HBM3, Tesla V100-SXM2-16GB"),
+        ({"architecture": "hoper"}, "The nodes have hopper"),
     ):
         message = str(refused(found, Whole(containers=(1,), **wish)))  # type: ignore[arg-type]
-        assert message.endswith(f"is free; {there}")
+        assert message.endswith(f"is free. {there}.")
     for more in ({}, {"min_driver": "999"}, {"min_memory_mib": 1 << 20}):
         there_is = Whole(containers=(1,), product="NVIDIA H100*", **more)
-        assert "the nodes have" not in str(refused(found, there_is))
+        assert "The nodes have" not in str(refused(found, there_is))
 
 
 def test_a_full_cluster_says_so() -> None:
-    with pytest.raises(NoPlaceError, match="no GPU is free"):
+    with pytest.raises(NoPlaceError, match="No GPU is free"):
         fleet(machines.dgx1(), n1=[]).rank(TWO)
 
 
@@ -312,7 +312,7 @@ def test_nodes_are_eligible_by_row_and_none_beyond_the_end_of_the_array_or_witho
     found.remove("n0")
     assert ranked(*[True] * 4) == ["n2", "n5", "other"]
     for none in ([], [False] * 9):
-        with pytest.raises(NoPlaceError, match="no node is eligible"):
+        with pytest.raises(NoPlaceError, match="No node is eligible"):
             ranked(*none)
 
 
@@ -344,23 +344,25 @@ def refused(found: Fleet, request: Whole, **how: Any) -> NoPlaceError:
     ("request_", "stable"),
     [
         (Whole(containers=(2, 2), required=(NVLINK,)),
-         "4 GPUs with nvlink: no; no eligible node has such a set free"),
+         "No place for 4 GPUs with nvlink: no eligible node has such a free set."),
         (Whole(containers=(9,)),
-         "9 GPUs: no; no node of this cluster has such a set even when all its GPUs are free"),
+         "No place for 9 GPUs: no node of this cluster has such a set, even if all its GPUs are free."),
         (Whole(containers=(8,), required=(NUMA,)),
-         "8 GPUs with same-numa: no; no node of this cluster has such a set even when all its GPUs are free"),
+         "No place for 8 GPUs with same-numa: no node of this cluster has such a set, even if all its GPUs are free."),
         (Whole(containers=(1,), product="GB200"),
-         "1 GPU of product GB200: no; no node of this cluster has such a set even when all its GPUs are free"),
+         "No place for 1 GPU of product GB200: no node of this cluster has such a set, even if all its GPUs are free."),
         (Whole(containers=(4,), exclude=(0, 1, 2, 3, 4)),
-         "4 GPUs other than 0, 1, 2, 3, 4: no; no node of this cluster has such a set even when all its GPUs are free"),
+         "No place for 4 GPUs other than 0, 1, 2, 3, 4: "
+         "no node of this cluster has such a set, even if all its GPUs are free."),
         (Whole(containers=(1,), include=(8,)),
-         "1 GPU with GPU 8 among them: no; no node of this cluster has such a set even when all its GPUs are free"),
+         "No place for 1 GPU with GPU 8 among them: "
+         "no node of this cluster has such a set, even if all its GPUs are free."),
         (Whole(containers=(4,), min_busbw_gbps=80),
-         "4 GPUs with at least 80 GB/s of bus bandwidth: no; no eligible node has such a set free"),
+         "No place for 4 GPUs with at least 80 GB/s of bus bandwidth: no eligible node has such a free set."),
         (Whole(containers=(4,), min_busbw_gbps=81),
-         "4 GPUs with at least 81 GB/s of bus bandwidth: no; "
-         "no node of this cluster has such a set even when all its GPUs are free"),
-        (Whole(containers=(0,)), "GPUs per container: 0; ask for at least 1 GPU in each"),
+         "No place for 4 GPUs with at least 81 GB/s of bus bandwidth: "
+         "no node of this cluster has such a set, even if all its GPUs are free."),
+        (Whole(containers=(0,)), "GPUs per container: 0. Request at least 1 GPU in each container."),
     ],
 )  # fmt: skip
 def test_the_stable_text_does_not_change_as_gpus_come_and_go(request_: Whole, stable: str) -> None:
@@ -374,8 +376,8 @@ def test_the_stable_text_does_not_change_as_gpus_come_and_go(request_: Whole, st
 def test_a_refusal_that_need_not_explain_says_the_stable_text_alone() -> None:
     found = fleet(machines.dgx1(), n1=[0])
     short, long = refused(found, TWO, explain=False), refused(found, TWO)
-    assert str(short) == short.stable == long.stable == "2 GPUs: no; no eligible node has such a set free"
-    assert str(long) == "2 GPUs: no; most GPUs free on one node: 1 on n1"
+    assert str(short) == short.stable == long.stable == "No place for 2 GPUs: no eligible node has such a free set."
+    assert str(long) == f"{short} Most GPUs on one node: 1 free on n1."
 
 
 def test_a_copy_stays_as_it_was_while_nodes_come_and_go() -> None:

@@ -46,7 +46,7 @@ def test_several_calls_spend_one_effort() -> None:
     with pytest.raises(NoPlaceError, match="The search ended at its limit") as caught:
         place_gang(leaves(2, 2, 2), gang(2, 1, near="leaf"), effort=effort)
     assert caught.value.stable.endswith(
-        "The search ended at its limit before it had tried every plan. Fewer different requests need less search"
+        "The search ended at its limit before it had tried every plan. Fewer different requests need less search."
     )
 
 
@@ -116,7 +116,7 @@ def test_why_there_is_no_place_does_not_change_with_what_later_tries_spend() -> 
     with pytest.raises(NoPlaceError) as caught:
         place_gang(leaves(2, 2, 2), gang(2, 1, near="leaf"), effort=effort)
     effort.spend(10 * MOST_EVALUATIONS)
-    assert 'there would be a place without "near leaf"' in str(caught.value)
+    assert 'Without "near leaf", there is a place.' in str(caught.value)
 
 
 def test_a_gang_with_a_limit_of_nodes_is_told_what_needs_less_search() -> None:
@@ -138,13 +138,13 @@ def test_why_is_found_out_once_and_only_when_it_is_read() -> None:
     def explain() -> NoPlaceError:
         nonlocal asked
         asked += 1
-        return NoPlaceError("no place for 3 pods", stable="no place")
+        return NoPlaceError("no room", request="3 pods", nearest="2 fit")
 
     error = LazyNoPlaceError(explain)
     assert asked == 0
     assert (str(error), error.stable, str(error), asked) == (
-        "no place for 3 pods",
-        "no place",
-        "no place for 3 pods",
+        "No place for 3 pods: no room. 2 fit.",
+        "No place for 3 pods: no room.",
+        "No place for 3 pods: no room. 2 fit.",
         1,
     )

@@ -96,12 +96,12 @@ def test_who_comes_to_others_comes_to_their_fabric() -> None:
 def test_the_refusal_names_the_largest_fabric() -> None:
     with pytest.raises(NoPlaceError) as raised:
         place_gang(racks([2, 3]), GangRequest(pod=WHOLE, pods=4, one_fabric=True))
-    assert f"the largest {FABRIC}, f1, holds 3" in str(raised.value)
+    assert f"the largest {FABRIC}, f1, has room for 3" in str(raised.value)
     fleet = racks([2, 4])
     fleet.set_free("f1-0", [])
     with pytest.raises(NoPlaceError) as raised:
         place_gang(fleet, GangRequest(pod=WHOLE, pods=4, one_fabric=True))
-    assert f"the {FABRIC} with most room, f1, holds 3" in str(raised.value)
+    assert f"The {FABRIC} with most room, f1, can take 3" in str(raised.value)
 
 
 def test_a_cluster_without_fabrics_has_none_to_stay_in() -> None:

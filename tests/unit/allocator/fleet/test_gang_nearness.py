@@ -90,14 +90,17 @@ def test_near_required_is_refused_with_the_largest_domain() -> None:
     near = GangRequest(pod=WHOLE, pods=5, near="leaf", near_required=True)
     with pytest.raises(NoPlaceError) as caught:
         place_gang(fleet, near)
-    said = "5 pods with 8 GPUs each, near leaf: no; the largest leaf, z/a/2, holds 4 of them when it is empty"
+    said = "the largest leaf, z/a/2, has room for 4 of them, even if it is empty."
+    said = f"No place for 5 pods with 8 GPUs each, near leaf: {said}"
     assert str(caught.value) == caught.value.stable == said
     fleet.set_free("a2-00", [1])
     four = GangRequest(pod=WHOLE, pods=4, near="leaf", near_required=True)
-    with pytest.raises(NoPlaceError, match=r"the leaf with most room, z/a/1, holds 3 of them now") as caught:
+    with pytest.raises(NoPlaceError, match=r"The leaf with most room, z/a/1, can take 3 of them now") as caught:
         place_gang(fleet, four)
-    assert caught.value.stable.endswith("eligible nodes have no place for all of them at once")
-    with pytest.raises(NoPlaceError, match="has the levels node, fabric, leaf, spine, zone, cluster"):
+    assert caught.value.stable.endswith("eligible nodes have no place for all of them at once.")
+    with pytest.raises(
+        NoPlaceError, match=r"no network level rack. Its levels are node, fabric, leaf, spine, zone, cluster"
+    ):
         place_gang(fleet, GangRequest(pod=WHOLE, pods=1, near="rack", near_required=True))
 
 
@@ -126,7 +129,7 @@ def test_levels_of_a_clusters_own() -> None:
 def test_bandwidth_that_is_not_known_is_not_promised() -> None:
     wish = GangRequest(pod=WHOLE, pods=3, min_network_gbps=40)
     assert place_gang(network({("a", "1"): 3}, gbps=50), wish).busbw_gbps == 50
-    with pytest.raises(NoPlaceError, match="hold 0 of them; the network's bandwidth of 3 nodes is not known"):
+    with pytest.raises(NoPlaceError, match=r"room for 0 of them. The network bandwidth of 3 nodes is not known"):
         place_gang(network({("a", "1"): 3}), wish)
     fleet = Fleet()
     fleet.set_levels(["leaf", "spine"], {"spine": 20})
@@ -135,7 +138,7 @@ def test_bandwidth_that_is_not_known_is_not_promised() -> None:
         fleet.set_location(f"n{number}", Location(domains=(("s", str(number // 2)), ("s",)), gbps=50))
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2, min_network_gbps=40)).reach == "leaf"
     with pytest.raises(
-        NoPlaceError, match="within a spine the network carries 20 GB/s, and nothing narrower holds all"
+        NoPlaceError, match="Within a spine the network carries 20 GB/s, and no smaller part of the network has room"
     ):
         place_gang(fleet, wish)
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).busbw_gbps == 20
@@ -145,7 +148,8 @@ def test_bandwidth_beyond_a_leaf_is_promised_where_a_rate_was_given_alone() -> N
     wish = GangRequest(pod=WHOLE, pods=3, min_network_gbps=40)
     fleet = network({("a", "1"): 2, ("a", "2"): 2}, gbps=50)
     with pytest.raises(
-        NoPlaceError, match="within a spine it is not known what the network carries, and nothing narrower holds all"
+        NoPlaceError,
+        match="Within a spine the network bandwidth is not known, and no smaller part of the network has room",
     ):
         place_gang(fleet, wish)
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).busbw_gbps == 50, "its NICs have no more"
@@ -160,7 +164,7 @@ def test_bandwidth_beyond_a_leaf_is_promised_where_a_rate_was_given_alone() -> N
     fleet.set_levels(["fabric", "zone"])
     for name in fleet.nodes:
         fleet.set_location(name, Location(domains=(None, ("z",)), gbps=50))
-    with pytest.raises(NoPlaceError, match="within a zone it is not known"):
+    with pytest.raises(NoPlaceError, match="Within a zone the network bandwidth is not known"):
         place_gang(fleet, wish)
 
 
@@ -176,7 +180,9 @@ def test_no_more_pods_than_cpu_and_memory_are_enough_for() -> None:
     amounts = np.array([[64, 110], [20, -5], [9, 1000]])
     choice = place_gang(fleet, GangRequest(pod=one, pods=4, needs=(8, 30)), amounts=amounts)
     assert sorted(pod.node for pod in choice.pods) == ["a1-00", "a1-00", "a1-00", "a1-02"]
-    with pytest.raises(NoPlaceError, match="4 of them would find a place in the whole cluster, by their GPUs alone 24"):
+    with pytest.raises(
+        NoPlaceError, match=r"whole cluster has room for 4 of them. The free GPUs alone are enough for 24"
+    ):
         place_gang(fleet, GangRequest(pod=one, pods=5, needs=(8, 30)), amounts=amounts)
 
 
@@ -186,9 +192,9 @@ def test_a_launcher_stands_beside_its_workers() -> None:
     choice = place_gang(fleet, request)
     assert (choice.reach, len(choice.pods[0].gpus), [len(pod.gpus) for pod in choice.pods[1:]]) == ("leaf", 1, [8, 8])
     assert by_leaf(choice) == {"a2": 3}
-    with pytest.raises(NoPlaceError, match=r"1 pod with 1 GPU each and 5 pods with 8 GPUs each: no"):
+    with pytest.raises(NoPlaceError, match=r"1 pod with 1 GPU each and 5 pods with 8 GPUs each: "):
         place_gang(fleet, GangRequest(pod=Whole(containers=(1,)), pods=1, roles=(Role(pod=WHOLE, pods=5),)))
-    with pytest.raises(NoPlaceError, match="give no range"):
+    with pytest.raises(NoPlaceError, match="Give one size, not a range"):
         place_gang(fleet, GangRequest(pod=WHOLE, pods=2, least_pods=1, roles=(Role(pod=WHOLE, pods=1),)))
 
 
@@ -228,9 +234,9 @@ def test_a_lost_member_comes_back_where_it_was_or_near_the_rest() -> None:
     assert place_gang(fleet, request, fixed=fixed).pods[1].node.startswith("a2")
     for name in ("a2-02", "b1-00", "b1-01", "b1-02"):
         fleet.set_free(name, [])
-    with pytest.raises(NoPlaceError, match="of which 1 has no place now: 0 would find one"):
+    with pytest.raises(NoPlaceError, match="there is no place now for 1 of the pods"):
         place_gang(fleet, request, fixed=fixed)
-    with pytest.raises(NoPlaceError, match="no member 9"):
+    with pytest.raises(NoPlaceError, match="no pod 9"):
         place_gang(fleet, request, fixed={9: before.pods[0]})
 
 
@@ -333,7 +339,7 @@ def test_the_largest_gang_counts_what_else_is_free() -> None:
     role = Role(pod=HALF, pods=1, needs=(3,))
     assert largest_gang(fleet, role, "leaf", amounts=np.array([[5], [6]])).pods == 3
     assert largest_gang(fleet, role, "leaf", eligible=[]).pods == 0
-    with pytest.raises(NoPlaceError, match="rack: this cluster's network has the levels"):
+    with pytest.raises(NoPlaceError, match="This cluster has no network level rack"):
         largest_gang(fleet, role, "rack")
 
 
@@ -342,7 +348,7 @@ def test_a_fabric_over_two_leaves_is_not_near_a_leaf() -> None:
     for name in fleet.nodes:
         fleet.set_location(name, location(zone="z", spine="a", leaf=name[1], fabric="f"))
     required = GangRequest(pod=WHOLE, pods=3, near="leaf", near_required=True)
-    with pytest.raises(NoPlaceError, match="the largest leaf, z/a/1, holds 2 of them when it is empty"):
+    with pytest.raises(NoPlaceError, match="the largest leaf, z/a/1, has room for 2 of them, even if it is empty"):
         place_gang(fleet, required)
     preferred = place_gang(fleet, GangRequest(pod=WHOLE, pods=3, near="leaf"))
     assert (preferred.reach, preferred.fallback) == ("fabric", ("near: leaf",))
@@ -354,7 +360,7 @@ def test_a_fabric_over_two_leaves_is_not_near_a_leaf() -> None:
         fast.set_node(name, machines.dgx_h100(), range(8))
         fast.set_location(name, location(zone="z", spine="a", leaf=name[1], fabric="f", gbps=50))
     assert place_gang(fast, GangRequest(pod=WHOLE, pods=2, min_network_gbps=50)).reach == "fabric"
-    with pytest.raises(NoPlaceError, match="within a spine it is not known"):
+    with pytest.raises(NoPlaceError, match="Within a spine the network bandwidth is not known"):
         place_gang(fast, GangRequest(pod=WHOLE, pods=3, min_network_gbps=50))
 
 
@@ -391,17 +397,21 @@ def test_what_was_not_looked_at_is_not_said(monkeypatch: pytest.MonkeyPatch) -> 
     fleet.set_free("a1-01", range(7))
     five = Whole(containers=(5,))
     request = GangRequest(pod=five, pods=1, roles=(Role(pod=HALF, pods=2),))
-    with pytest.raises(NoPlaceError, match="at once; each kind would have places without the others") as caught:
+    with pytest.raises(
+        NoPlaceError, match=r"at once. Pods with the same request have places without the others"
+    ) as caught:
         place_gang(fleet, request)
-    assert caught.value.stable.endswith("no; no place was found for all of them at once")
+    assert caught.value.stable.endswith(": no place was found for all of them at once.")
     monkeypatch.setattr("dradriver.allocator.fleet.gang_roles_search._MOST_OPTIONS", 0)
-    with pytest.raises(NoPlaceError, match="at once; each kind"):  # two nodes have room for one of the three each
+    with pytest.raises(
+        NoPlaceError, match=r"at once. Pods with the same"
+    ):  # two nodes have room for one of the three each
         place_gang(fleet, request)
     fleet.set_free("a1-00", range(8))
-    with pytest.raises(NoPlaceError, match=r"the others\. The search ended at its limit before") as caught:
+    with pytest.raises(NoPlaceError, match=r"all of them at once\. The search ended at its limit before") as caught:
         place_gang(fleet, GangRequest(pod=five, pods=2, roles=(Role(pod=HALF, pods=1),)))
-    assert "even when all its GPUs are free" not in str(caught.value) + caught.value.stable
-    with pytest.raises(NoPlaceError, match='without "on at most 1 node"'):
+    assert "even if all its GPUs are free" not in str(caught.value) + caught.value.stable
+    with pytest.raises(NoPlaceError, match='Without "on at most 1 node"'):
         place_gang(network({("a", "1"): 2}), GangRequest(pod=WHOLE, pods=1, roles=request.roles, max_nodes=1))
 
 
@@ -429,10 +439,10 @@ def test_late_members_beside_those_that_are_not_within_the_limits() -> None:
     for pod in fixed.values():
         fleet.set_free(pod.node, [])
     refused: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"max_nodes": 1}, "those that keep their places are not so: they are on 2 nodes"),
-        ({"near": "leaf", "near_required": True}, "no leaf holds their nodes"),
-        ({"min_network_gbps": 50.0}, "so much is not known of the network between their nodes"),
-        ({"max_nodes": 2}, 'there would be a place without "on at most 2 nodes"'),
+        ({"max_nodes": 1}, "that keep their places do not meet this: they use 2 nodes"),
+        ({"near": "leaf", "near_required": True}, "their nodes are not in one leaf"),
+        ({"min_network_gbps": 50.0}, "the network between their nodes is slower, or its bandwidth is not known"),
+        ({"max_nodes": 2}, 'Without "on at most 2 nodes", there is a place'),
     )
     for limits, said in refused:
         with pytest.raises(NoPlaceError, match=said):
@@ -440,10 +450,10 @@ def test_late_members_beside_those_that_are_not_within_the_limits() -> None:
     fleet.remove("a2-00")
     near = GangRequest(pod=WHOLE, pods=3, near="leaf", near_required=True)
     assert place_gang(fleet, near, fixed=fixed).pods[2].node == "a1-01"
-    with pytest.raises(NoPlaceError, match='without "on at most 2 nodes"'):
+    with pytest.raises(NoPlaceError, match='Without "on at most 2 nodes"'):
         place_gang(fleet, msgspec.structs.replace(near, max_nodes=2), fixed=fixed)
     few = GangRequest(pod=WHOLE, pods=3, min_gpus_per_node=9)
-    with pytest.raises(NoPlaceError, match="8 are on node a2-00, which is not there"):
+    with pytest.raises(NoPlaceError, match="8 of them are on node a2-00, which does not exist"):
         place_gang(fleet, few, fixed=fixed)
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2, max_nodes=1), fixed=fixed).reach == "cluster"
 

@@ -61,7 +61,7 @@ def holds(fleet: Fleet, request: GangRequest, choice: GangChoice) -> None:
 def test_all_or_nothing() -> None:
     fleet = cluster(a=(range(4), Location()), b=([0, 1, 2], Location()))
     holds(fleet, gang(3, 2), place_gang(fleet, gang(3, 2)))
-    with pytest.raises(NoPlaceError, match=r"4 pods with 2 GPUs each: no; 3 of them would find a place"):
+    with pytest.raises(NoPlaceError, match=r"4 pods with 2 GPUs each: .* The whole cluster has room for 3 of them"):
         place_gang(fleet, gang(4, 2))
 
 
@@ -99,11 +99,11 @@ def test_the_fullest_part_that_holds_all_is_taken_and_the_tightest_node() -> Non
 def test_limits_on_nodes() -> None:
     fleet = cluster(a=(range(8), Location()), b=([0, 1, 2, 3], Location()), c=([0, 1, 2, 3], Location()))
     assert len(place_gang(fleet, gang(6, 2, max_nodes=2)).nodes) == 2
-    with pytest.raises(NoPlaceError, match="2 nodes hold 6 of them"):
+    with pytest.raises(NoPlaceError, match="2 nodes with most room can take 6 of them"):
         place_gang(fleet, gang(7, 2, max_nodes=2))
     choice = place_gang(fleet, gang(5, 2, min_gpus_per_node=4))
     assert sorted(sum(len(pod.gpus) for pod in choice.pods if pod.node == node) for node in choice.nodes) == [4, 6]
-    with pytest.raises(NoPlaceError, match='a place without "at least 6 GPUs a node"'):
+    with pytest.raises(NoPlaceError, match='Without "at least 6 GPUs per node", there is a place'):
         place_gang(fleet, gang(5, 2, min_gpus_per_node=6))
 
 
@@ -112,7 +112,7 @@ def test_network_bandwidth_counts_between_nodes_only() -> None:
     fleet = cluster(a=(range(4), slow), b=(range(4), slow), c=(range(4), fast), d=(range(4), fast), e=(range(4), fast))
     assert set(place_gang(fleet, gang(4, 2, min_network_gbps=50)).nodes) <= {"c", "d", "e"}
     assert place_gang(fleet, gang(2, 2, min_network_gbps=400)).reach == "node"
-    with pytest.raises(NoPlaceError, match="nodes with such a network hold 6 of them"):
+    with pytest.raises(NoPlaceError, match="Nodes with this network bandwidth have room for 6 of them"):
         place_gang(fleet, gang(7, 2, min_network_gbps=50))
     assert place_gang(fleet, gang(8, 2)).busbw_gbps == 10
 
@@ -165,11 +165,11 @@ def test_only_eligible_nodes_are_used() -> None:
 @pytest.mark.parametrize(
     ("request_", "stable"),
     [
-        (gang(4, 2), "4 pods with 2 GPUs each: no; eligible nodes have no place for all of them at once"),
-        (gang(5, 2), "5 pods with 2 GPUs each: no; "
-         "this cluster has no place for all of them even when all its GPUs are free"),
-        (gang(3, 2, max_nodes=1), "3 pods with 2 GPUs each, on at most 1 node: no; "
-         "this cluster has no place for all of them even when all its GPUs are free"),
+        (gang(4, 2), "No place for 4 pods with 2 GPUs each: eligible nodes have no place for all of them at once."),
+        (gang(5, 2), "No place for 5 pods with 2 GPUs each: "
+         "this cluster has no place for all of them, even if all its GPUs are free."),
+        (gang(3, 2, max_nodes=1), "No place for 3 pods with 2 GPUs each, on at most 1 node: "
+         "this cluster has no place for all of them, even if all its GPUs are free."),
     ],
 )  # fmt: skip
 def test_the_stable_text_does_not_change_as_gpus_come_and_go(request_: GangRequest, stable: str) -> None:

@@ -55,7 +55,7 @@ def test_a_gang_is_in_the_narrowest_sub_domain_that_holds_it(one_fabric: bool) -
 def test_near_a_sub_domain_waits_for_one_that_holds_all(one_fabric: bool) -> None:
     fleet = racks((2, 2), (2, 2))
     assert len(of_racks(fleet, gang(2, "sub-domain", one_fabric=one_fabric))) == 1
-    with pytest.raises(NoPlaceError, match="the largest sub-domain, d0/r0, holds 2"):
+    with pytest.raises(NoPlaceError, match="the largest sub-domain, d0/r0, has room for 2"):
         place_gang(fleet, gang(3, "sub-domain", one_fabric=one_fabric))
 
 

@@ -121,7 +121,7 @@ def test_a_gpu_that_is_taken_whole_or_ill_takes_no_part() -> None:
     found = fleet({"a": []}, held=range(1, 8))
     assert first(found, HALF).gpus == (0,)
     found.set_free("a", [])
-    with pytest.raises(NoPlaceError, match="no eligible node has room for that; no GPU in use by fractions has"):
+    with pytest.raises(NoPlaceError, match=r"no eligible node has room for it. No GPU in use by fractions has"):
         found.rank(HALF)
 
 
@@ -131,10 +131,16 @@ QUARTERS = Offer(shared=EIGHT, sliced=EIGHT, tenants=((0, 1), (1, 1), (2, 2)))
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        (HALF, r"of 2 GPUs with room for it \(exclusiveTo: namespace\), the most is left on a: 75 % and 61170 MiB$"),
-        (Share(amounts=(Amount(cores=80),)), r"room for that; a has 40 % and 32624 MiB left$"),
-        (Share(amounts=(Amount(cores=60), Amount(cores=75))), r"a has 40 % .* left; another .* of 2 GPUs with room"),
-        (Share(amounts=(Amount(cores=75), Amount(cores=80))), r"a has 40 % .* left; another .* of 1 GPU with room"),
+        (HALF, r"The other namespace uses 2 such GPUs, with room for 75 % and 61170 MiB on a.$"),
+        (Share(amounts=(Amount(cores=80),)), r"room for it. Most room on one GPU: 40 % and 32624 MiB, on a.$"),
+        (
+            Share(amounts=(Amount(cores=60), Amount(cores=75))),
+            r"GPU: 40 % .* on a. The other namespace uses 2 such GPUs",
+        ),
+        (
+            Share(amounts=(Amount(cores=75), Amount(cores=80))),
+            r"GPU: 40 % .* on a. The other namespace uses 1 such GPU",
+        ),
     ],
 )
 def test_gpus_that_are_another_namespaces_are_the_cause_where_they_have_room(request_: Share, said: str) -> None:
@@ -142,19 +148,19 @@ def test_gpus_that_are_another_namespaces_are_the_cause_where_they_have_room(req
     found = fleet({"a": [share(0, 25), share(1, 30), share(2, 60)]}, offer=QUARTERS, held=range(3, 8))
     with pytest.raises(NoPlaceError, match=said) as refused:
         found.rank(request_, tenant=2)
-    cause = "another namespace uses fractions of GPUs with room for it"
-    assert (cause in refused.value.stable) == ("with room" in said)
-    assert not any(character.isdigit() for character in refused.value.stable.partition(": no; ")[2])
+    cause = "Another namespace uses fractions of GPUs with room for it"
+    assert (cause in refused.value.stable) == ("other namespace" in said)
+    assert not any(character.isdigit() for character in refused.value.stable.partition(": no ")[2])
 
 
 def test_slices_of_another_namespaces_gpu_are_the_cause_and_a_node_that_is_left_out_is_not() -> None:
     parts = {"a": [mig(0, "1g.10gb", 6)], "b": [mig(0, "1g.10gb", 6)]}
     found = fleet(parts, offer=Offer(sliced=frozenset({0}), tenants=((0, 1),)))
-    with pytest.raises(NoPlaceError, match=r"of 2 GPUs with room .* on a: room for 1g.10gb, "):
+    with pytest.raises(NoPlaceError, match=r"uses 2 such GPUs, with room for 1g.10gb, .* on a"):
         found.rank(slices("1g.10gb"), tenant=2)
-    with pytest.raises(NoPlaceError, match=r"of 1 GPU with room .* on b: room"):
+    with pytest.raises(NoPlaceError, match=r"uses 1 such GPU, with room .* on b"):
         found.rank(slices("1g.10gb"), tenant=2, eligible=["b"])
-    with pytest.raises(NoPlaceError, match=r"room for that; no GPU in use by fractions has anything left for it$"):
+    with pytest.raises(NoPlaceError, match=r"room for it. No GPU in use by fractions has any room for it.$"):
         found.rank(slices("7g.80gb"), tenant=2)
 
 
@@ -186,9 +192,9 @@ def test_shares_and_slices_never_share_a_gpu() -> None:
     found = fleet({"a": [share(0, 10), mig(1, "1g.10gb", 6)]}, held=range(2, 8))
     assert first(found, slices("1g.10gb")).gpus == (1,)
     assert first(found, HALF).gpus == (0,)
-    with pytest.raises(NoPlaceError, match=r"a has 90 % and 73404 MiB left"):
+    with pytest.raises(NoPlaceError, match=r"90 % and 73404 MiB, on a"):
         found.rank(Share(amounts=(Amount(cores=91),)))
-    with pytest.raises(NoPlaceError, match=r"a has room for 1g\.10gb, .*4g\.40gb left"):
+    with pytest.raises(NoPlaceError, match=r"Most room on one GPU: 1g\.10gb, .*4g\.40gb, on a"):
         found.rank(slices("7g.80gb"))
 
 
@@ -300,7 +306,7 @@ def test_only_nodes_whose_driver_is_new_enough() -> None:
     assert first(found, HALF).node == "old", "the fuller one"
     assert first(found, msgspec.structs.replace(HALF, min_driver="550")).node == "new"
     assert first(found, msgspec.structs.replace(HALF, min_cuda="12.2")).node == "old"
-    with pytest.raises(NoPlaceError, match=r"under CUDA 13\.1 or later: no"):
+    with pytest.raises(NoPlaceError, match=r"on CUDA 13\.1 or later: no"):
         found.rank(msgspec.structs.replace(HALF, min_cuda="13.1"))
 
 
@@ -325,15 +331,15 @@ def test_of_a_mixed_machine_only_the_wanted_kind_of_gpu_is_taken_or_opened() -> 
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (slices("1g.12gb"), "has room for that even when it is empty; there are 1g.10gb, 1g.10gb+me, 1g.20gb"),
-        (Share(amounts=(Amount(memory_mib=90_000),)), "a share of a GPU: 90000 MiB: no; no GPU of this cluster that"),
-        (Share(amounts=(Amount(1, 90_000),)), "the most that one share can have is 100 % and 81559 MiB"),
-        (slices(*["7g.80gb"] * 8), "MIG slices: 8 times 7g.80gb: no; no eligible node has room for that"),
-        (slices(*["7g.80gb"] * 9), "9 times 7g.80gb: no; no node of this cluster has room for so much, even when"),
-        (Share(amounts=(Amount(cores=60),) * 8), "shares of GPUs: 8 times 60 %: no; no eligible node has room"),
-        (Share(amounts=(Amount(cores=60),) * 9), "shares of GPUs: 9 times 60 %: no; no node of this cluster has room"),
-        (Share(amounts=()), "ask for at least one"),
-        (Share(amounts=(Amount(cores=5), Amount())), "of 1 % or 1 MiB at least"),
+        (slices("1g.12gb"), "even if the GPU is empty. The GPUs have the MIG profiles 1g.10gb, 1g.10gb+me, 1g.20gb"),
+        (Share(amounts=(Amount(memory_mib=90_000),)), "a share of a GPU: 90000 MiB: no GPU that nodes offer as shares"),
+        (Share(amounts=(Amount(1, 90_000),)), "The largest possible share is 100 % and 81559 MiB"),
+        (slices(*["7g.80gb"] * 8), "MIG slices: 8 times 7g.80gb: no eligible node has room for it"),
+        (slices(*["7g.80gb"] * 9), "9 times 7g.80gb: no node of this cluster has room for all of it, even if"),
+        (Share(amounts=(Amount(cores=60),) * 8), "shares of GPUs: 8 times 60 %: no eligible node has room"),
+        (Share(amounts=(Amount(cores=60),) * 9), "shares of GPUs: 9 times 60 %: no node of this cluster has room"),
+        (Share(amounts=()), "Request at least one"),
+        (Share(amounts=(Amount(cores=5), Amount())), "of at least 1 % or 1 MiB"),
     ],
 )  # fmt: skip
 def test_refusals(request_: Share | Mig, message: str) -> None:
@@ -358,7 +364,7 @@ def test_memory_that_is_promised_twice_is_given_twice_and_compute_is_not() -> No
     for refused in (Amount(71, 60_000), Amount(1, 62_001)):
         with pytest.raises(NoPlaceError, match="no eligible node has room"):
             found.rank(Share(amounts=(refused,)))
-    with pytest.raises(NoPlaceError, match="empty; the most that one share can have is 100 % and 81559"):
+    with pytest.raises(NoPlaceError, match=r"empty. The largest possible share is 100 % and 81559"):
         found.rank(Share(amounts=(Amount(1, 81_560),)))
     found.set_offer("a", ruled())
     with pytest.raises(NoPlaceError, match="no eligible node has room"):
@@ -376,7 +382,7 @@ def test_of_a_gpu_in_equal_shares_each_takes_one_whatever_less_it_asks_for() -> 
     with pytest.raises(NoPlaceError, match="no eligible node has room"):
         found.rank(Share(amounts=(Amount(cores=10),) * 5))
     for refused in (Amount(cores=26), Amount(10, 20_390)):
-        with pytest.raises(NoPlaceError, match="empty; the most that one share can have is 25 % and 20389 MiB"):
+        with pytest.raises(NoPlaceError, match=r"empty. The largest possible share is 25 % and 20389 MiB"):
             found.rank(Share(amounts=(refused,)))
     found.set_parts("a", {0: [SharePart(gpu=0, amount=quarter)] * 3})
     assert only(first(found, Share(amounts=(Amount(cores=1),)))) == SharePart(gpu=0, amount=quarter)
@@ -412,7 +418,7 @@ def test_without_an_offer_there_is_no_part() -> None:
     requests: list[Request] = [HALF, slices("1g.10gb")]
     for request, word in zip(requests, ("shares", "MIG slices"), strict=True):
         assert not isinstance(request, Whole)
-        with pytest.raises(NoPlaceError, match=f"no node offers GPUs in {word}"):
+        with pytest.raises(NoPlaceError, match=f"no node offers GPUs as {word}"):
             found.rank(request)
     found.set_parts("a", {0: [share(0, 50)]})  # a policy that has changed since
     assert found.free("a") == EIGHT - {0}

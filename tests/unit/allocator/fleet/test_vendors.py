@@ -35,22 +35,22 @@ def test_a_request_sees_its_own_vendors_nodes_alone(vendor: str) -> None:
     have = " and ".join(sorted(set(PROFILES) - {vendor}))
     for explain in (True, False):
         message = refusal(others, Whole(containers=(4,), vendor=vendor), explain=explain)
-        assert message.endswith(f"no; no node has GPUs of {vendor}, only of {have}")
+        assert message.endswith(f": no node has GPUs of vendor {vendor}, only of {have}.")
 
 
 def test_the_nearest_thing_is_looked_for_among_the_vendors_own() -> None:
     made = fleet(*PROFILES)
     made.set_node("small", profiles.load("mi210-x8", seed="s").subset(range(4)), range(4))
-    assert refusal(made, Whole(containers=(9,), vendor="amd")).endswith("no; the largest machine, amd, has 8")
+    assert refusal(made, Whole(containers=(9,), vendor="amd")).endswith(". The largest machine, amd, has 8 GPUs.")
     made.set_free("amd", [0])
-    assert "most GPUs of amd free on one node: 4 on small" in refusal(made, Whole(containers=(6,), vendor="amd"))
-    assert "the nodes have AMD Instinct MI210" in refusal(made, Whole(containers=(1,), vendor="amd", product="MI300"))
+    assert "Most GPUs of amd on one node: 4 free on small" in refusal(made, Whole(containers=(6,), vendor="amd"))
+    assert "The nodes have AMD Instinct MI210" in refusal(made, Whole(containers=(1,), vendor="amd", product="MI300"))
 
 
 def test_who_says_nothing_means_nvidia_of_parts_too() -> None:
-    with pytest.raises(NoPlaceError, match="no node offers GPUs in shares"):
+    with pytest.raises(NoPlaceError, match="no node offers GPUs as shares"):
         fleet("amd").rank(Share(amounts=(Amount(cores=50),)))
-    assert "no node has GPUs of nvidia" in refusal(fleet("amd", "ascend"), Whole(containers=(1,)))
+    assert "no node has GPUs of vendor nvidia" in refusal(fleet("amd", "ascend"), Whole(containers=(1,)))
 
 
 def test_of_a_machine_that_is_named_its_own_vendor_is_meant() -> None:
@@ -59,7 +59,8 @@ def test_of_a_machine_that_is_named_its_own_vendor_is_meant() -> None:
         machine, range(8), Whole(containers=(4,), vendor="amd")
     )
     with pytest.raises(
-        NoPlaceError, match="4 GPUs of ascend: no; 0 of 8 free GPUs are such; the machine has those of amd"
+        NoPlaceError,
+        match=r"4 GPUs of ascend: .* 0 of 8 free GPUs match the request. The machine has GPUs of vendor amd",
     ):
         choose(machine, range(8), Whole(containers=(4,), vendor="ascend"))
 
@@ -103,10 +104,10 @@ def of_910a(gpus: int) -> Whole:
 def test_who_asks_for_a_product_hears_of_its_numbers_alone(nodes: tuple[str, ...]) -> None:
     made = npus(*nodes)
     for explain in (True, False):
-        assert refusal(made, of_910a(3), explain=explain).endswith("no; of Ascend 910A a pod has 1, 2, 4 or 8")
+        assert refusal(made, of_910a(3), explain=explain).endswith(": a pod gets 1, 2, 4 or 8 GPUs of Ascend 910A.")
     with pytest.raises(NoPlaceError) as refused:
         place_gang(made, GangRequest(pod=of_910a(3), pods=2))
-    assert refused.value.stable.endswith("of Ascend 910A a pod has 1, 2, 4 or 8")
+    assert refused.value.stable.endswith("a pod gets 1, 2, 4 or 8 GPUs of Ascend 910A.")
 
 
 @pytest.mark.parametrize("nodes", ORDERS)
@@ -114,10 +115,11 @@ def test_who_finds_no_block_hears_of_those_of_the_node_that_is_named(nodes: tupl
     made = npus(*nodes)
     made.set_free("old", {*range(8)} - {0, 4})  # three of each ring
     message = refusal(made, of_910a(4))
-    assert message.endswith("2 on old, as of Ascend 910A up to 4 are of one block, more are as many of each")
+    rule = "a pod gets up to 4 GPUs of Ascend 910A from one block, and more in equal numbers from each block"
+    assert message.endswith(f"2 free on old. There, {rule}.")
     made.set_free("new", range(3))
     made.set_free("super", [])
     assert refusal(made, Whole(containers=(4,), vendor="ascend")).endswith(
-        "most GPUs of ascend free on one node: 3 on new"
+        "Most GPUs of ascend on one node: 3 free on new."
     )
-    assert refusal(made, of_910a(12)).endswith("most GPUs of ascend of product *910A free on one node: 2 on old")
+    assert refusal(made, of_910a(12)).endswith("Most GPUs of ascend of product *910A on one node: 2 free on old.")

@@ -61,7 +61,7 @@ def test_other_counts_are_refused_with_those_that_there_are(gpus: int) -> None:
     machine = profiles.load("ascend-910a-x8")
     wish, fleet = Whole(containers=(gpus,), vendor="ascend"), Fleet()
     fleet.set_node("node", machine, range(8))
-    says = "of Ascend 910A a pod has 1, 2, 4 or 8$"
+    says = "a pod gets 1, 2, 4 or 8 GPUs of Ascend 910A.$"
     with pytest.raises(NoPlaceError, match=says) as alone:
         choose(machine, range(8), wish)
     assert alone.value.stable == str(alone.value)
@@ -74,17 +74,19 @@ def test_other_counts_are_refused_with_those_that_there_are(gpus: int) -> None:
 
 def test_who_asks_for_another_product_does_not_hear_of_this_ones_numbers() -> None:
     machine = profiles.load("ascend-a3-x16")
-    with pytest.raises(NoPlaceError, match=r"0 of 16 free GPUs are such; the machine has Ascend 910C"):
+    with pytest.raises(NoPlaceError, match=r"0 of 16 free GPUs match the request. The machine has Ascend 910C"):
         choose(machine, range(16), Whole(containers=(3,), product="*910A"))
 
 
 def test_whoever_finds_no_ring_waits_and_hears_of_them() -> None:
     machine, fleet = profiles.load("ascend-910a-x8"), Fleet()
-    rule = "of Ascend 910A up to 4 are of one block, more are as many of each"
-    with pytest.raises(NoPlaceError, match=rf"largest free set is 2 \(0, 1\), as {rule}; 4 GPUs are free"):
+    rule = "a pod gets up to 4 GPUs of Ascend 910A from one block, and more in equal numbers from each block"
+    with pytest.raises(
+        NoPlaceError, match=rf"largest free set has 2 GPUs \(0, 1\). On this machine, {rule}. 4 GPUs are free"
+    ):
         choose(machine, [0, 1, 4, 5], Whole(containers=(4,)))
     fleet.set_node("node", machine, [0, 1, 4, 5])
-    with pytest.raises(NoPlaceError, match=f"most GPUs of ascend free on one node: 2 on node, as {rule}"):
+    with pytest.raises(NoPlaceError, match=f"Most GPUs of ascend on one node: 2 free on node. There, {rule}"):
         fleet.rank(Whole(containers=(4,), vendor="ascend"))
 
 
@@ -92,7 +94,7 @@ def test_containers_count_together_and_lie_in_one_ring() -> None:
     machine = profiles.load("ascend-910a-x8")
     choice = choose(machine, [0, 1, 2, 4, 5, 6, 7], Whole(containers=(1, 3)))
     assert choice.gpus == (4, 5, 6, 7)
-    with pytest.raises(NoPlaceError, match="a pod has 1, 2, 4 or 8"):
+    with pytest.raises(NoPlaceError, match="a pod gets 1, 2, 4 or 8 GPUs"):
         choose(machine, range(8), Whole(containers=(2, 1)))
 
 
@@ -125,7 +127,7 @@ def test_a_gangs_pods_each_have_a_ring() -> None:
     fleet.set_node("a", machine, [0, 1, 4, 5])
     fleet.set_node("b", machine, range(8))
     found = place_gang(fleet, GangRequest(pods=2, pod=Whole(containers=(4,), vendor="ascend")))
-    with pytest.raises(NoPlaceError, match=r"a pod has 1, 2, 4 or 8$"):
+    with pytest.raises(NoPlaceError, match=r"a pod gets 1, 2, 4 or 8 GPUs of Ascend 910A.$"):
         place_gang(fleet, GangRequest(pods=2, pod=Whole(containers=(3,), vendor="ascend")))
     assert sorted((pod.node, pod.gpus) for pod in found.pods) == [("b", (0, 1, 2, 3)), ("b", (4, 5, 6, 7))]
     with pytest.raises(NoPlaceError):
@@ -158,9 +160,11 @@ def test_an_a3_gives_whole_modules_and_one_die_of_a_broken_one(gpus: int) -> Non
 
 def test_an_a3_gives_no_odd_number_but_one() -> None:
     machine = profiles.load("ascend-a3-x16")
-    with pytest.raises(NoPlaceError, match="of Ascend 910C a pod has 1, 2, 4, 6, 8, 10, 12, 14 or 16"):
+    with pytest.raises(NoPlaceError, match="a pod gets 1, 2, 4, 6, 8, 10, 12, 14 or 16 GPUs of Ascend 910C"):
         choose(machine, range(16), Whole(containers=(3,)))
-    with pytest.raises(NoPlaceError, match=r"largest free set is 1.*several are of whole blocks of 2"):
+    with pytest.raises(
+        NoPlaceError, match=r"largest free set has 1 GPU.*more than one GPU of Ascend 910C in whole blocks of 2"
+    ):
         choose(machine, [0, 2, 4], Whole(containers=(2,)))
     assert choose(machine, [0, 2, 3, 4], Whole(containers=(2,))).gpus == (2, 3)  # the example of Huawei's page
 
@@ -248,7 +252,7 @@ def test_alike_machines_share_their_tables_whatever_their_numbers() -> None:
     [
         (Blocks(of=(0, 0)), "blocks.of"),
         (Blocks(of=(-1,) * 8), "blocks.of"),
-        (Blocks(of=(0,) * 8, counts=(2, 1)), "blocks.counts: .*rising"),
+        (Blocks(of=(0,) * 8, counts=(2, 1)), "blocks.counts: .*ascending"),
         (Blocks(of=(0,) * 8, counts=(0, 1)), "blocks.counts"),
         (Blocks(of=(0,) * 8, order=((1, 1),)), r"blocks.order\[0\]"),
     ],

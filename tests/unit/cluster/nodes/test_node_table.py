@@ -319,7 +319,7 @@ def test_a_value_that_nobody_uses_gives_its_number_back() -> None:
     for turn in range(100):
         assert codes.take(f"a{turn}") == codes.find(f"a{turn}") > 0
         assert codes.take(f"a{turn}") == codes.find(f"a{turn}")
-        assert codes.give(f"a{turn}") == 0
-        assert codes.give(f"a{turn}") > 0
+        assert codes.release(f"a{turn}") == 0
+        assert codes.release(f"a{turn}") > 0
         assert codes.find(f"a{turn}") == 0
     assert codes.size == 2

@@ -177,7 +177,7 @@ def test_a_newer_agents_file_is_set_aside_and_in_nobodys_way(tmp_path: Path, cap
     count = metrics.CHECKPOINT_NEWER._value.get()
     assert list(checkpoint.read()) == ["u-2"]
     assert metrics.CHECKPOINT_NEWER._value.get() == count + 1
-    assert "of version 9, newer than 3; kept as u-1.json.newer-9" in caplog.text
+    assert "of version 9, newer than 3. The node agent renamed it to u-1.json.newer-9" in caplog.text
     assert (checkpoint.unreadable_keys(), checkpoint.newer()) == ({"u-1"}, {"u-1": text})
     checkpoint.sweep()
     checkpoint.remove("u-2")

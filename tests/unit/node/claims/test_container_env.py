@@ -215,7 +215,7 @@ def test_without_the_server_below_none_is_written_and_the_log_says_once_what_to_
     for _ in range(3):
         done = plan(typed(obj), on, device_manager(), teller_of, node=NODE, boot=BOOT)
         assert VIRTUAL_PATH not in mounted(done)
-    assert caplog.text.count("write nccl.servers in the policies file") == 1
+    assert caplog.text.count("Write nccl.servers in the policies file") == 1
 
 
 def test_a_server_that_cannot_be_the_one_below_is_said_and_no_file_is_written(caplog: pytest.LogCaptureFixture) -> None:
@@ -306,7 +306,7 @@ async def test_a_type_that_nobody_named_is_said_and_none_named_is_not_asked_for(
     below = HostServer(lambda: {"p5": "hgx-h100"}, get_node)
     for _ in range(3):
         assert await below.find() is None
-    assert caplog.text.count("no server is named below instance type 'g2'; nccl.servers has p5") == 1
+    assert caplog.text.count("has no entry for the instance type 'g2'. It has p5") == 1
     assert await HostServer(dict, pytest.fail).find() is None
 
 

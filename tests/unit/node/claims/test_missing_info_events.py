@@ -44,7 +44,7 @@ async def test_each_pod_of_a_claim_is_told_once(caplog: pytest.LogCaptureFixture
     task.cancel()
     pods = [("default", name, said) for name in ("other", "pod") for said in ("and why", "why")]
     assert sorted(heard.heard) == pods
-    assert caplog.text.count("claim default/c: why") == 1
+    assert caplog.text.count("Claim default/c: why") == 1
 
 
 async def test_too_many_wait_in_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

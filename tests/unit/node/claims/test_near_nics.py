@@ -185,7 +185,7 @@ def test_rccl_is_told_too_and_hccl_is_said_not_to_be() -> None:
     heard: list[str] = []
     assert env(of_gpus(amd, [0], nccl="near-nics"), amd) == [f"NCCL_IB_HCA={near_nics.hca(amd, [0], up(amd))[0]}"]
     assert env(of_gpus(ascend, [0], nccl="near-nics"), ascend, not_told=lambda _, said: heard.append(said)) == []
-    assert heard == ["NCCL_IB_HCA is not set: HCCL does not read it"]
+    assert heard == ["NCCL_IB_HCA is not set in the containers, because HCCL does not read it."]
 
 
 def test_the_authors_own_stands() -> None:
@@ -201,7 +201,7 @@ def test_a_claim_with_cards_of_another_driver_is_told_nothing() -> None:
     )
     heard: list[str] = []
     assert env(obj, MACHINE, not_told=lambda _, said: heard.append(said)) == []
-    assert heard == ["NCCL_IB_HCA is not set: the claim has devices of dra.net too"]
+    assert heard == ["NCCL_IB_HCA is not set in the containers, because the claim has devices of dra.net too."]
 
 
 def test_a_gangs_seat_is_no_card() -> None:
@@ -225,7 +225,7 @@ def test_where_there_is_none_it_is_said_why(ports: Any, why: str) -> None:
         assert not any("NCCL_IB_HCA" in one for one in done.devices[0].edits.env)
     assert len(set(heard)) == 1
     assert heard[0][0] == "c"
-    assert heard[0][1].startswith("NCCL_IB_HCA is not set: ")
+    assert heard[0][1].startswith("NCCL_IB_HCA is not set in the containers, because ")
     assert why in heard[0][1]
 
 

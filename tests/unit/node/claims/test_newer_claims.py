@@ -172,7 +172,7 @@ async def test_a_newer_spec_that_says_more_than_this_agent_can_keep_stays_as_it_
     await world.preparer().recover()
     await passes(reconciler(world), 2)
     assert path.read_bytes() == text
-    assert "which this one cannot copy; its pod goes on" in caplog.text
+    assert "cannot rebuild its checkpoint entry. The pod goes on" in caplog.text
     assert await world.preparer().prepared() == {}
 
 
@@ -202,6 +202,6 @@ async def test_a_newer_agents_claim_is_its_own_while_it_takes_over(
     await passes(one, 3)
     await preparer.recover()
     assert (len(world.specs), world.checkpoint) == (1, ["uid-c.json"])
-    assert caplog.text.count("just written by a newer agent (version 4); it is left alone") == 1
+    assert caplog.text.count("just written by a newer version of the node agent (format 4). It stays unchanged") == 1
     await preparer.unprepare("uid-c")
     assert (world.specs, world.checkpoint) == ({}, [])

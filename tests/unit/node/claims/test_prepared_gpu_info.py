@@ -119,6 +119,7 @@ async def test_the_agent_tells_while_a_claim_is_prepared_and_again_after_its_res
             await node.published()
             assert told() == set()
             asked = node.put_claim(claim("c", [0, 3]))
+            await eventually(lambda: node.kubelet.seen)
             await node.kubelet.prepare(asked)
             assert told() == expected
         metrics.DEVICE_INFO.clear()

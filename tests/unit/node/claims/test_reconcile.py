@@ -179,7 +179,7 @@ async def test_a_gpu_with_a_process_on_it_is_given_to_nobody(world: World, caplo
     await passes(one, 5)
     assert (len(world.specs), world.checkpoint) == (1, ["uid-c.json"])
     assert held == [[], *([[uuid(1)]] * 4)]
-    assert caplog.text.count("processes still on it: 4711; end them, or restart the node") == 1
+    assert caplog.text.count("processes still use it: 4711. End them, or restart the node") == 1
     with pytest.raises(DeviceBusyError):
         await world.preparer().prepare(*world.put(claim("new", [1])))
     world.processes = {}

@@ -74,7 +74,7 @@ def test_all_gpus_may_be_lost(tmp_path: Path) -> None:
 def test_a_nodes_own_machine_wins_over_the_default_and_one_of_them_must_be_there() -> None:
     assert source_for("a", machines={"a": "dgx-h100"}, default="dgx1-v100") == "dgx-h100"
     assert source_for("b", machines={"a": "dgx-h100"}, default="dgx1-v100") == "dgx1-v100"
-    with pytest.raises(SetupError, match=r"--simulated-machine=b=PROFILE; profiles: .*dgx1-v100"):
+    with pytest.raises(SetupError, match=r"--simulated-machine=b=PROFILE. Profiles: .*dgx1-v100"):
         source_for("b", machines={"a": "dgx-h100"}, default=None)
 
 
@@ -267,7 +267,7 @@ async def test_readings_that_fail_are_made_again_soon_and_are_trouble_once_there
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(10 + (READINGS - 1) * AGAIN_S + 1)
     assert watch.trouble is None
-    assert caplog.text.count("its last state stands: hiccup") == 1
+    assert caplog.text.count("its last known state stays in force: hiccup") == 1
     await asyncio.sleep(10 + READINGS * AGAIN_S)
     assert watch.trouble == f"the GPUs could not be read {READINGS} times in a row: worse"
     assert watch.machine == machine()

@@ -127,8 +127,9 @@ async def test_a_pod_is_told_which_gpu_what_is_wrong_and_what_to_do() -> None:
         node.record.tell("readings", {})
         await eventually(lambda: node.told("GPURecovered") == ["a"])
         assert sorted(event["message"] for event in node.api.all(EVENTS)) == [
-            f"Node gpu-7, GPU b, xid: {xid.said}: the GPU has fallen off the bus. Drain the node and reboot it. If it "
+            f"Node gpu-7, GPU b, fault xid: {xid.said}: the GPU has fallen off the bus. Drain the node and "
+            f"reboot it. If it "
             "comes again, have the GPU and its slot checked.",
-            f"Node gpu-7, GPU3 (0000:4e:00.0, a), lost: {LOST.said}. {LOST.advice}",
-            f"Node gpu-7, GPU3 (0000:4e:00.0, a), lost: no more: {LOST.said}",
+            f"Node gpu-7, GPU3 (0000:4e:00.0, a), fault lost: {LOST.said}. {LOST.advice}",
+            f"Node gpu-7, GPU3 (0000:4e:00.0, a): the fault lost is over ({LOST.said}).",
         ]

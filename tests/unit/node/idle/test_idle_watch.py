@@ -177,4 +177,6 @@ async def test_it_goes_on_when_the_driver_does_not_say(world: World, caplog: pyt
     while len(world.asked) < 3:
         await asyncio.sleep(0)
     task.cancel()
-    assert [record.message for record in caplog.records] == ["whether GPUs work cannot be known: no driver"]
+    assert [record.message for record in caplog.records] == [
+        "The node agent cannot measure whether GPUs are idle: no driver"
+    ]

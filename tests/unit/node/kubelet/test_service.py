@@ -71,7 +71,7 @@ async def test_one_claims_trouble_is_that_claims_error() -> None:
     assert {uid: a.error for uid, a in answers.items()} == {
         "uid-good": "",
         "uid-busy": "GPU x is still held by claim ns/old",
-        "uid-bug": "the node agent failed; its log says more",
+        "uid-bug": "the node agent failed. Read its log.",
     }
     assert {uid: len(a.devices) for uid, a in answers.items()} == {"uid-good": 2, "uid-busy": 0, "uid-bug": 0}
 

@@ -55,7 +55,7 @@ def test_trap_11_a_path_that_no_socket_can_have_is_refused_at_start() -> None:
     name = len("/plugins_registry/gpu.topology-u-reg.sock")
     longest = Path("/" + "k" * (107 - name - 1))
     assert len(str(sockets.paths(kubelet_root=longest, state_dir=Path("/s"), pod_uid="u").registration)) == 107
-    with pytest.raises(SetupError, match=r"108 bytes; .* 107 at most: write a shorter --kubelet-root"):
+    with pytest.raises(SetupError, match=r"108 bytes, .* at most 107. Write a shorter --kubelet-root"):
         sockets.paths(kubelet_root=Path(str(longest) + "k"), state_dir=Path("/s"), pod_uid="u")
     with pytest.raises(SetupError, match="--state-dir"):
         sockets.paths(kubelet_root=Path("/k"), state_dir=Path("/" + "ü" * 50), pod_uid="u")

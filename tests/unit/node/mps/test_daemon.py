@@ -58,7 +58,7 @@ def test_without_the_program_it_is_said_where_it_comes_from(node: Node) -> None:
     node.path = "/nowhere"
     node.files.want(A, Server())
     node.look()
-    assert "it comes with the NVIDIA driver" in node.trouble(A)
+    assert "It is a program of the NVIDIA driver" in node.trouble(A)
 
 
 def test_a_socket_whose_name_is_too_long_is_no_daemon(node: Node, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_one_that_does_not_end_is_killed_with_its_servers(node: Node, caplog: py
     node.files.want_none(A)
     node.look()
     assert (node.files.ready(A), node.of(A).alive()) == (None, False)
-    assert f"process {server} is killed" in caplog.text
+    assert f"process {server} of MPS did not end and is killed" in caplog.text
 
 
 @pytest.mark.slow

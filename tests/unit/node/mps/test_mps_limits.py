@@ -43,7 +43,7 @@ def test_limits_that_a_client_changed_are_set_again(node: Node, caplog: pytest.L
     node.look()
     assert node.of(A).ask("get_default_active_thread_percentage") == "50.0"
     assert node.of(A).ask(f"get_default_device_pinned_mem_limit {A}") == "39G"
-    assert "has a limit back" in caplog.text
+    assert "a client of MPS changed a limit" in caplog.text
     caplog.clear()
     node.now += CHECK_S
     node.look()
@@ -77,7 +77,7 @@ def test_limits_of_servers_that_run_are_set_again(node: Node, caplog: pytest.Log
     for server in (first, second):
         assert node.of(A).ask(f"get_active_thread_percentage {server}") == "50.0"
         assert node.of(A).ask(f"get_device_pinned_mem_limit {server} {A}") == "40000M"
-    assert caplog.text.count("has a limit back") == 2
+    assert caplog.text.count("a client of MPS changed a limit") == 2
 
 
 @pytest.mark.parametrize("text", [b"9" * 5000 + b"M\n", b"\xff\0M", b"1e999", b""])

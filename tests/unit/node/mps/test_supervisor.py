@@ -64,7 +64,7 @@ def test_a_dev_shm_that_cannot_be_read_keeps_nobody_from_serving(node: Node, cap
     for _ in range(3):
         look(supervisor)
     assert node.trouble(A) == ""
-    assert caplog.text.count("what clients left stays: [Errno 13] Permission denied") == 1
+    assert caplog.text.count("files of ended clients cannot be removed: [Errno 13] Permission denied") == 1
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_a_hang_is_told_as_long_as_it_lasts(wanted: bool, node: Node) -> None:
         node.files.want_none(A)
     for _ in range(3):
         node.supervisor.hangs(A.lower(), node.files.wanted(A))
-        assert "hangs in the driver" in node.trouble(A)
+        assert "hangs in the GPU driver" in node.trouble(A)
         if not wanted:
             refuses_to_stop(node, A)
         age(node, A)
@@ -181,7 +181,7 @@ def test_a_wish_that_cannot_be_read_leaves_its_daemon_and_all_others_as_they_are
     age(node, A)
     node.look()
     assert node.trouble(A) == ""
-    assert caplog.text.count("all stays as it is") == 1
+    assert caplog.text.count("The daemon stays unchanged") == 1
     node.supervisor = node.another()  # which does not know what it was
     node.look()
     assert node.of(A).alive()
@@ -223,14 +223,14 @@ def test_one_that_dies_after_each_start_is_started_ever_more_rarely(
         node.now += 1.0
     assert starts == [0.0, 1.0, 3.0, 6.0, 11.0, 20.0, 37.0, 68.0, 99.0]
     node.look()
-    assert "it is started again" in node.trouble(A)
+    assert "and is started again" in node.trouble(A)
     monkeypatch.undo()
     node.now += 30.0
     node.look()
     assert node.trouble(A) == ""
     node.now += CHECK_S
     node.look()  # it has served for a minute
-    for trouble in ("", "the daemon died, and its clients with it; it is started again"):
+    for trouble in ("", "the daemon died together with its clients, and is started again"):
         node.kill(A)
         node.look()
         assert node.trouble(A) == trouble
@@ -274,7 +274,7 @@ def test_a_daemon_that_dies_is_started_again(node: Node, caplog: pytest.LogCaptu
     node.look()
     assert node.pid(A) != before
     assert (node.trouble(A), node.of(A).ask("get_default_active_thread_percentage")) == ("", "50.0")
-    assert f"MPS of GPU {A} died" in caplog.text
+    assert f"The MPS daemon of GPU {A} died" in caplog.text
 
 
 @pytest.mark.slow
@@ -341,4 +341,4 @@ def test_every_wish_of_a_gpu_that_hangs_is_answered(node: Node) -> None:
         node.supervisor.hangs(A.lower(), wanted)
         ready = node.files.ready(A)
         assert ready is not None
-        assert (ready.server, "hangs in the driver" in ready.trouble) == (server, True)
+        assert (ready.server, "hangs in the GPU driver" in ready.trouble) == (server, True)

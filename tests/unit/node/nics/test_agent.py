@@ -72,7 +72,12 @@ async def test_a_port_that_goes_down_is_told_and_named_to_nobody_and_nothing_els
         assert env(node, "down") == []
         await eventually(lambda: pods_told(node))
         assert pods_told(node) == [
-            ("pod-uid", f"NCCL_IB_HCA is not set: none of the nearest network cards ({first}) has an active port", 1)
+            (
+                "pod-uid",
+                f"NCCL_IB_HCA is not set in the containers, because none of the nearest network cards ({first}) "
+                f"has an active port.",
+                1,
+            )
         ]
         await node.kubelet.prepare(node.put_claim(asked(server.machine, "other", 1)))
         assert env(node, "other") == [f"NCCL_IB_HCA=={second}:1"]
@@ -80,7 +85,7 @@ async def test_a_port_that_goes_down_is_told_and_named_to_nobody_and_nothing_els
         await eventually(lambda: told(node, "NICPortRecovered"))
         ((about, message, count),) = told(node, "NICPortDown")
         assert (about, count) == (NODE, 1)
-        assert message.startswith(f"port 1 of {first} is DOWN (Polling). What to do: ")
+        assert message.startswith(f"Port 1 of {first} is DOWN (Polling). ")
         assert [piece["metadata"]["resourceVersion"] for piece in node.slices] == written
         assert not any(device.get("taints") for piece in node.slices for device in piece["spec"]["devices"])
 

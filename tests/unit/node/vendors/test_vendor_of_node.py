@@ -64,13 +64,13 @@ def test_where_two_vendors_have_some_nothing_is_and_the_words_say_what_to_do(tmp
         ((MI210, MI300X), None),
         (
             (NVIDIA_H100, NVIDIA_H100, RAPHAEL),
-            "1 device of amd left out beside 2 of nvidia, which are for data centres",
+            "1 device of amd left out next to 2 of nvidia, which are for data centres",
         ),
-        ((MI300X, RTX_4090, RTX_4090), "2 devices of nvidia left out beside 1 of amd, which are for data centres"),
+        ((MI300X, RTX_4090, RTX_4090), "2 devices of nvidia left out next to 1 of amd, which are for data centres"),
         ((HYGON_DCU, HYGON_DCU, HYGON_CRYPTO), "2 devices of Hygon (1d94) left out: they are not AMD's"),
         ((HYGON_DCU, MI210), "1 device of Hygon (1d94) left out: they are not AMD's"),
         ((HYGON_CRYPTO, NVIDIA_H100), None),
-        ((RTX_4090, RADEON), "1 device of amd left out beside 1 of nvidia, for a node publishes one vendor's only"),
+        ((RTX_4090, RADEON), "1 device of amd left out next to 1 of nvidia, for a node publishes one vendor's only"),
     ],
 )
 def test_gpus_of_the_other_vendor_are_left_out_with_words(
@@ -89,7 +89,7 @@ def test_an_agent_says_once_what_it_leaves_out(
     found = backend(agent_options.parse(arguments.split()), lambda: None, prepares=False)
     for _ in range(2):
         assert not found.discovery.read().gpus
-    told = [record.getMessage() for record in caplog.records if "left out beside" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "left out next to" in record.getMessage()]
     assert len(told) == lines
     assert found.vendor is AMD
 

@@ -111,8 +111,8 @@ def test_where_switches_would_lie_the_file_is_refused() -> None:
     with pytest.raises(TopologyError) as caught:
         nccl.write(cloud(nics=32, path=PathType.PIX, gpus=1))
     assert str(caught.value) == (
-        "<pci> ffff:ff:00.0: 33 children; NCCL 2.18 to 2.20 have room for 32, and a switch between would change what "
-        "NCCL reads; leave out NICs that no job uses"
+        "<pci> ffff:ff:00.0: the element has 33 children, and NCCL 2.18 to 2.20 have room for 32. A switch between "
+        "them would change what NCCL reads. Remove NICs that no job uses."
     )
     many = tuple(
         Gpu(index=n, uuid=synthetic_uuid("box", n), minor=n, pci=f"0000:{n:02x}:00.0", numa=0) for n in range(33)
@@ -121,14 +121,14 @@ def test_where_switches_would_lie_the_file_is_refused() -> None:
     machine = Machine(
         name="box", gpus=many, links=((0,) * 33,) * 33, paths=square, numa=(NumaNode(id=0),), cpu=Cpu(arch="arm64")
     )
-    with pytest.raises(TopologyError, match="<cpu> 0: 33 children; NCCL 2"):
+    with pytest.raises(TopologyError, match="<cpu> 0: the element has 33 children, and NCCL 2"):
         nccl.write(machine)
     full = machine.subset(range(32))
     assert most_children(written(full)) == 32
     beside = msgspec.structs.replace(
         full, nics=(Nic(name="mlx5_0", pci="0000:80:00.0", numa=0),), nic_paths=((PathType.NODE,) * 32,)
     )
-    with pytest.raises(TopologyError, match=r"<cpu> 0: 33 children; .*leave out NICs that no job uses"):
+    with pytest.raises(TopologyError, match=r"<cpu> 0: the element has 33 children, .*Remove NICs that no job uses."):
         nccl.write(beside)
 
 
@@ -148,5 +148,5 @@ def test_nodes_of_gpu_memory_are_left_out_where_there_are_too_many() -> None:
     nodes = [node.id for node in wanted_nodes(used)]
     assert nodes == sorted({*(node.id for node in tray.numa), 5, 7})
     crowd = msgspec.structs.replace(tray, numa=tuple(NumaNode(id=n, cpus=str(n)) for n in range(33)))
-    with pytest.raises(TopologyError, match="<system>: 33 children"):
+    with pytest.raises(TopologyError, match="<system>: the server has 33 NUMA nodes"):
         nccl.write(crowd)

@@ -29,13 +29,13 @@ def change(machine: Machine, **fields: object) -> Machine:
 @pytest.mark.parametrize(
     ("file", "needed", "says"),
     [
-        ("topo_m/v100x8-vm-phb-p3.16xlarge.txt", None, "If it is one: a file is worth it, its PCI tree is flat"),
+        ("topo_m/v100x8-vm-phb-p3.16xlarge.txt", None, "If it is: a file is worth it, its PCI tree is flat"),
         (
             "nccl_xml/nebius-h100-vm.xml",
             False,
-            "If it is one: no file is needed, its PCI tree shows",
+            "If it is: no file is needed, its PCI tree shows",
         ),
-        ("nccl_xml/azure-ncv4-topo.xml", None, "If it is one: a file is worth it, its PCI tree is flat"),
+        ("nccl_xml/azure-ncv4-topo.xml", None, "If it is: a file is worth it, its PCI tree is flat"),
     ],
 )
 def test_what_a_source_does_not_say_is_not_claimed(file: str, needed: bool | None, says: str) -> None:
@@ -44,7 +44,7 @@ def test_what_a_source_does_not_say_is_not_claimed(file: str, needed: bool | Non
     advice = explain(machine)
     assert advice.needed is needed
     assert advice.reasons[0].startswith(
-        "Whether this is a virtual machine is not known from this source. If it is none"
+        "Whether this is a virtual machine is not known from this source. If it is not: "
     )
     assert says in advice.reasons[0]
     assert "this is no virtual machine" not in " ".join(advice.reasons)

@@ -64,20 +64,26 @@ def test_a_servers_virtual_functions_are_not_its_cards() -> None:
 @pytest.mark.parametrize(
     ("nics", "server", "says"),
     [
-        (GUEST.nics[:4], "dgx-h100", "dgx-h100: 8 NICs beside its GPUs (12 in all), but this machine has 4 for them"),
-        (GUEST.nics, "l40s-x8", "l40s-x8: 2 NICs beside its GPUs (2 in all), but this machine has 8 for them"),
-        (GUEST.nics[:2], "h100-pcie-x8-bridge-pairs", "0 NICs beside its GPUs (0 in all), but this machine has 2"),
+        (
+            GUEST.nics[:4],
+            "dgx-h100",
+            "dgx-h100: the server has 8 NICs near its GPUs (12 in total), but this machine has 4 (",
+        ),
+        (GUEST.nics, "l40s-x8", "l40s-x8: the server has 2 NICs near its GPUs (2 in total), but this machine has 8 ("),
+        (GUEST.nics[:2], "h100-pcie-x8-bridge-pairs", "0 NICs near its GPUs (0 in total), but this machine has 2 ("),
     ],
 )
 def test_nics_that_cannot_be_told_apart_are_refused(nics: tuple[Nic, ...], server: str, says: str) -> None:
     with pytest.raises(TopologyError) as caught:
         nccl.write(guest(*nics), like=profiles.load(server))
     assert says in str(caught.value)
-    assert "give a file of the server with those NICs alone that were passed on, in the same order" in str(caught.value)
+    assert "Write a file of the server that has only the NICs of this machine, in the same order." in str(caught.value)
 
 
 def test_a_server_with_another_number_of_gpus_is_refused() -> None:
-    with pytest.raises(TopologyError, match="dgx2-v100: 16 GPUs, but this machine has 8; give a server with as many"):
+    with pytest.raises(
+        TopologyError, match=r"dgx2-v100: .*16 GPUs, but this machine has 8\. Name a server with the same number"
+    ):
         nccl.write(GUEST, like=profiles.load("dgx2-v100"))
 
 
@@ -120,9 +126,9 @@ def test_what_a_guest_without_them_loses_is_said() -> None:
     text = nccl.write(GUEST, like=server)
     assert nccl.read(text).numa[0].id == 0
     assert lost(GUEST, like=server) == [
-        "hgx-h100 has GPUs on NUMA nodes 0, 1, this machine has 0: in the file devices of several sockets are below "
-        "one CPU, and NCCL takes the way between them for one within a socket; give the virtual machine the server's "
-        "NUMA nodes to have it right"
+        "hgx-h100 has GPUs on NUMA nodes 0, 1, this machine has 0: in the file, devices of several sockets are below "
+        "one CPU. NCCL then treats the path between them as a path within a socket. Give the virtual machine the NUMA "
+        "nodes of the server"
     ]
     one = change(server, gpus=tuple(msgspec.structs.replace(g, numa=0) for g in server.gpus))
     near = tuple(tuple(min(path, PathType.NODE) for path in row) for row in one.paths)
@@ -147,6 +153,6 @@ def test_numa_nodes_that_contradict_the_order_of_devices_are_refused() -> None:
     with pytest.raises(TopologyError) as caught:
         nccl.write(change(shown, gpus=gpus), like=profiles.load("hgx-h100"))
     assert str(caught.value) == (
-        "hgx-h100: its GPU0 and GPU1 are on one NUMA node, but this machine's are on 0 and 1, so that its devices are "
-        "in another order; give a file of the server with the devices in this machine's order"
+        "hgx-h100: its GPU0 and GPU1 are on one NUMA node, but this machine's are on 0 and 1. So its devices are in "
+        "another order. Write a file of the server with the devices in the order of this machine."
     )

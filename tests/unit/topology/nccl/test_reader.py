@@ -186,22 +186,30 @@ def test_what_only_nccls_parser_refuses_is_imported() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('version="1"', 'version="3"', "line 1, column 9: version '3'; NCCL knows version 1 alone, RCCL also 2"),
-        ("system", "topology", "line 1, column 1: this is a topology of hwloc's; give"),
+        (
+            'version="1"',
+            'version="3"',
+            "line 1, column 9: version '3' is unknown. NCCL reads version 1, RCCL also version 2.",
+        ),
+        ("system", "topology", "line 1, column 1: this is a topology of hwloc's. Write"),
         ("system", "html", "line 1, column 1: this is a file of <html>"),
         ('numaid="0"', "", "line 2, column 3: numaid None"),
-        ('numaid="1"', 'numaid="0"', "line 12, column 8: numaid 0 stands twice"),
-        ("0000000f", "0-3", "line 2, column 19: affinity '0-3'; write a hex mask as /sys does"),
-        ("0000:04:00.0", "4:0.0", "line 7, column 12: busid '4:0.0'; write it as /sys does"),
+        ('numaid="1"', 'numaid="0"', "line 12, column 8: numaid 0 exists twice"),
+        ("0000000f", "0-3", "line 2, column 19: affinity '0-3' is no mask. Write a hex mask as /sys does"),
+        ("0000:04:00.0", "4:0.0", "line 7, column 12: busid '4:0.0' is invalid. Write it as /sys does"),
         ("0000:04:00.0", "0000:02:00.0", "line 7, column 12: busid 0000:02:00.0 stands in line 4 too"),
         ("0x020700", "nic", "line 8, column 35: class 'nic'"),
-        ('link_width="8"', 'link_width="wide"', "line 4, column 78: link_width 'wide'; write a number from 0 to 64"),
-        ('count="4"', 'count="640"', "line 5, column 60: count '640'; write a number from 0 to 18"),
+        (
+            'link_width="8"',
+            'link_width="wide"',
+            "line 4, column 78: link_width 'wide' is invalid. Write a number from 0 to 64",
+        ),
+        ('count="4"', 'count="640"', "line 5, column 60: count '640' is invalid. Write a number from 0 to 18"),
         ('count="4"', 'count="3"', "4 links from 0000:03:00.0 to 0000:02:00.0, but 3 back"),
         ('target="0000:03:00.0"', 'target="0000:77:00.0"', "4 links from 0000:03:00.0 to 0000:02:00.0, but 0 back"),
         ('count="4"', "", "line 5, column 30: a link (<nvlink>) needs target, a bus id, and count"),
         ('name="mlx5_0"', "", "line 8, column 57: a <net> without a name"),
-        ('speed="200000"', 'speed="fast"', "line 8, column 76: speed 'fast'; write Mbit/s"),
+        ('speed="200000"', 'speed="fast"', "line 8, column 76: speed 'fast' is invalid. Write Mbit/s"),
         ("</cpu>", "", "line 17, column 1: </system> where </cpu> should stand: every NCCL refuses"),
         ("</system>", "", "line 18, column 1: the file ends inside <system> of line 1: every NCCL"),
         ("<gpu", "text<gpu", "line 5, column 9: text between elements ('text')"),
@@ -223,14 +231,14 @@ def test_a_wrong_file_is_refused_with_line_and_column(old: str, new: str, says: 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "line 1, column 1: no element"),
-        ("<!-- nothing -->", "line 1, column 1: no element"),
+        ("", "line 1, column 1: there is no element"),
+        ("<!-- nothing -->", "line 1, column 1: there is no element"),
         ('<system version="1"/>', "line 1, column 1: no GPU"),
         ("<" * 5, "line 1, column 1: a '<' without an element's name"),
         ("<system>" * 99, "line 1, column 513: nested deeper than 64"),
         ("<system", "line 1, column 1: the file ends inside the tag"),
         ("<system version=", "line 1, column 17: the value of version does not start"),
-        ("<!-- ", "line 1, column 1: the file ends inside a comment; write -->"),
+        ("<!-- ", "line 1, column 1: the file ends inside a comment. Write -->"),
         ("<?xml", "line 1, column 1: the file ends inside a declaration"),
     ],
 )
@@ -243,13 +251,13 @@ def test_what_is_no_topology_file_is_refused(text: str, says: str) -> None:
 @pytest.mark.slow
 def test_a_file_of_more_devices_than_a_machine_has_is_refused_at_once() -> None:
     devices = "".join(f'<pci busid="{n:04x}:01:00.0" class="0x030200"/>' for n in range(12_000))
-    with pytest.raises(TopologyError, match="12000 GPUs and NICs; at most 512 are read"):
+    with pytest.raises(TopologyError, match="12000 GPUs and NICs, and at most 512 are read"):
         nccl.read(f'<system version="1"><cpu numaid="0">{devices}</cpu></system>')
 
 
 def test_a_dump_of_several_hosts_is_no_machine() -> None:
     text = SMALL.replace('numaid="0"', 'numaid="0" host_hash="0x1"').replace('numaid="1"', 'numaid="1" host_hash="0x2"')
-    with pytest.raises(TopologyError, match="CPUs of 2 hosts; a machine is one"):
+    with pytest.raises(TopologyError, match=r"CPUs of 2 hosts\. Keep the CPUs of one"):
         nccl.read(text)
 
 

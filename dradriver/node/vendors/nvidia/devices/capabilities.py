@@ -1,8 +1,9 @@
-"""The device nodes that open a MIG instance to a container.
+"""The device nodes that a container needs to use a MIG instance.
 
-The driver has a file for each right, whose content names a device node below ``/dev/nvidia-caps`` by its minor number;
-the major one is that of ``nvidia-caps`` in ``/proc/devices``, and changes from boot to boot (NVIDIA's MIG user guide,
-"Device nodes and capabilities"). Nobody makes these nodes when an instance is made but ``nvidia-modprobe``.
+NVIDIA calls them capabilities. The driver has a file for each capability. The file names a device node below
+``/dev/nvidia-caps`` by its minor number. The major number is that of ``nvidia-caps`` in ``/proc/devices``, and can
+change at each boot (NVIDIA's MIG user guide, "Device nodes and capabilities"). The driver does not make these nodes
+when an instance is made; only ``nvidia-modprobe`` does. So this module makes them itself.
 """
 
 from __future__ import annotations
@@ -27,31 +28,40 @@ _READABLE: Final = 0o444
 
 
 class Capabilities(Protocol):
-    """What gives the device nodes that open MIG instances to containers."""
+    """Returns the device nodes that a container needs to use a MIG instance."""
 
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
         """Return the capability device nodes of a GPU instance and of its compute instance.
 
+        Args:
+            minor: The N of the GPU's ``/dev/nvidiaN``.
+            instance: Number of the GPU instance.
+            compute: Number of the compute instance.
+
         Raises:
-            NotYetError: They are not there and cannot be made.
+            NotYetError: The nodes do not exist and cannot be made.
         """
 
 
 class DriverCapabilities:
-    """The nodes that the driver's own files name."""
+    """Finds the device nodes of MIG instances (capabilities) by files of the real driver."""
 
     def __init__(self, *, host_root: Path, driver_root: Path | None) -> None:
-        """Look for no node yet.
+        """Store the arguments; look for no node yet.
 
         Args:
-            host_root: Where the host's file system is.
-            driver_root: Root of the file system that holds the driver, below ``host_root``; None for the host's own.
+            host_root: Folder that contains the host's file system.
+            driver_root: Root of the file system with the driver, below ``host_root``; None if the driver is in the
+                host's own file system.
         """
         self._host_root = host_root
         self._driver_root = driver_root
 
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
-        """Return the capability device nodes of a MIG instance; missing ones are made."""
+        """Return the ``/dev/nvidia-caps`` nodes of a MIG instance; make those that do not exist.
+
+        Arguments are those of ``Capabilities.nodes``.
+        """
         folder = f"{_PROC}/gpu{minor}/mig/gi{instance}"
         return tuple(self._node(f"{folder}/{name}") for name in ("access", f"ci{compute}/access"))
 
@@ -60,12 +70,12 @@ class DriverCapabilities:
         minor, mode, major = _MINOR.search(access), _MODE.search(access), _MAJOR.search(self._read("proc/devices"))
         if minor is None or major is None:
             missing = f"{name} names no device" if minor is None else "/proc/devices has no nvidia-caps"
-            raise NotYetError(f"the driver's right on a MIG instance is not known: {missing}")
+            raise NotYetError(f"NVIDIA's capability file of a MIG instance is not known: {missing}")
         node = dev_root(self._host_root, self._driver_root) / _FOLDER / f"nvidia-cap{minor[1]}"
         try:
             _make(node, os.makedev(int(major[1]), int(minor[1])), int(mode[1]) if mode else _READABLE)
         except OSError as error:
-            said = f"{node} cannot be made: {error}; run nvidia-modprobe -f /{name} on the node"
+            said = f"{node} cannot be made: {error}. Run nvidia-modprobe -f /{name} on the node."
             raise NotYetError(said) from error
         return DeviceNode(f"/{_FOLDER}/{node.name}", on_host(self._host_root, node))
 
@@ -73,7 +83,7 @@ class DriverCapabilities:
         for root in (self._host_root, Path("/")):
             with contextlib.suppress(OSError, UnicodeError):
                 return (root / name).read_text()
-        raise NotYetError(f"the driver's right on a MIG instance is not known: /{name} cannot be read")
+        raise NotYetError(f"NVIDIA's capability file of a MIG instance cannot be read: /{name}")
 
 
 def _make(path: Path, device: int, mode: int) -> None:
@@ -88,9 +98,12 @@ def _make(path: Path, device: int, mode: int) -> None:
 
 
 class SimulatedCapabilities:
-    """The nodes of simulated GPUs: behind each is one that every host has."""
+    """The device nodes of simulated MIG instances (capabilities), all ``/dev/null`` on the host."""
 
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
-        """Return simulated capability device nodes, numbered as on an A100: 135 for each GPU, 9 for each instance."""
+        """Return the simulated ``/dev/nvidia-caps`` nodes of a MIG instance.
+
+        They are numbered as on an A100: 135 numbers per GPU, 9 per instance.
+        """
         first = 3 + 135 * minor + 9 * instance
         return tuple(DeviceNode(f"/{_FOLDER}/nvidia-cap{n}", "/dev/null") for n in (first, first + 1 + compute))

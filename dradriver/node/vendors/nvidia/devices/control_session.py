@@ -1,4 +1,7 @@
-"""NVML with all that changing MIG needs of it, on top of what discovery asks, by the structures of ``nvidia-ml-py``."""
+"""An NVML session with the calls that change MIG, in addition to the queries of discovery.
+
+The calls use the C structures that ``nvidia-ml-py`` defines.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from dradriver.topology.machine import MigProfile
 
 
 class Session:
-    """An open library. Every method may raise ``NvmlError``.
+    """An NVML session in which MIG can be changed. Every method may raise ``NvmlError``.
 
     Attributes:
-        module: ``pynvml``.
-        ask: Returns what a function of it returns, by its name and arguments.
+        module: The module ``pynvml``.
+        ask: Calls a function of ``pynvml`` by its name and arguments, and returns its result.
     """
 
     def __init__(self, nvml: Library) -> None:
@@ -24,19 +27,19 @@ class Session:
         self.ask = nvml.ask
 
     def device(self, gpu: str) -> Any:
-        """Return, in the session that changes MIG, NVML's handle of a GPU, by its uuid."""
+        """Return NVML's handle of the GPU with this uuid."""
         return self._nvml.device(gpu)
 
     def uuid(self, device: Any) -> str:
-        """Return the identity of a GPU or a MIG device in the session that changes MIG."""
+        """Return the uuid of a GPU or a MIG device."""
         return self._nvml.uuid(device)
 
     def mig_mode(self, device: Any) -> bool:
-        """Return in the session that changes MIG whether MIG mode is on; never so if the product has none."""
+        """Return whether MIG mode is on; False if the product has no MIG."""
         return self.mig_modes(device)[0]
 
     def mig_modes(self, device: Any) -> tuple[bool, bool]:
-        """Return in the session that changes MIG whether MIG mode is on, and will be after the next reset."""
+        """Return whether MIG mode is on now, and whether it will be on after the next reset."""
         try:
             return self._nvml.mig_mode(device)
         except NvmlError as error:
@@ -45,21 +48,27 @@ class Session:
             return False, False
 
     def gpu_instance(self, gpu: str, instance: int) -> Any:
-        """Return, in the session that changes MIG, NVML's handle of a GPU instance, by its number."""
+        """Return NVML's handle of a GPU instance, by its number."""
         return self.ask("nvmlDeviceGetGpuInstanceById", self.device(gpu), instance)
 
     def profiles(self, device: Any) -> tuple[MigProfile, ...]:
-        """Return the profiles that instances can have, for a session that changes MIG."""
+        """Return the MIG profiles of which instances can be created on a GPU."""
         return self._nvml.mig_profiles(device, self.mig_mode(device))
 
     def profile_infos(self, device: Any) -> list[Any]:
-        """Return, in the session that changes MIG, NVML's records of GPU instance profiles, placeable or not."""
+        """Return NVML's records of a GPU's MIG profiles, even of profiles without a placement.
+
+        A placement is a position at which an instance can be created.
+        """
         return self._nvml.mig_infos(device, True)
 
     def compute_infos(self, device: Any, instance: Any, profile: int) -> list[Any]:
-        """Return, in the session that changes MIG, NVML's records of a GPU instance's compute instance profiles.
+        """Return NVML's records of the compute instance profiles that a GPU instance has.
 
-        The GPU instance's own profile is given by id.
+        Args:
+            device: The GPU's handle.
+            instance: The GPU instance's handle.
+            profile: Id of the GPU instance's own profile.
         """
         shared = self.module.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         known = self.module.NVML_COMPUTE_INSTANCE_PROFILE_COUNT
@@ -71,12 +80,17 @@ class Session:
         return library_sessions.answer(f"infos within profile {profile}", device, True, ask)
 
     def gpu_instances(self, device: Any, info: Any) -> list[Any]:
-        """Return, in the session that changes MIG, NVML's handles of the GPU instances of a profile."""
+        """Return NVML's handles of the GPU instances that a GPU has of one profile.
+
+        Args:
+            device: The GPU's handle.
+            info: NVML's record of the profile.
+        """
         form, most = self.module.c_nvmlGpuInstance_t, int(info.instanceCount)
         return mig_profiles.listed(self.ask, "nvmlDeviceGetGpuInstances", form, most, device, info.id)
 
     def compute_instances(self, instance: Any, profile: Any) -> list[Any]:
-        """Return, in the session that changes MIG, NVML's records of the compute instances of a profile."""
+        """Return NVML's records of the compute instances that a GPU instance has of one profile."""
         form, most = self.module.c_nvmlComputeInstance_t, int(profile.instanceCount)
         query = "nvmlGpuInstanceGetComputeInstances"
         handles = mig_profiles.listed(self.ask, query, form, most, instance, profile.id)

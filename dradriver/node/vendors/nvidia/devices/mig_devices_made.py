@@ -1,9 +1,16 @@
-"""MIG devices that are made for claims: a GPU instance at its placement, and its compute instance.
+"""The kind of MIG devices: a GPU instance at its placement, and its compute instance, made for claims.
 
-A device is named by placement (``<gpu uuid>-<profile id>-<start>``), or it is a GPU whose instances are made on demand
-(``<gpu uuid>``, with slices as capacities). An instance that is there already and nobody's is used as it is, and never
-destroyed; where all are handed out as they are, one that is gone is waited for. Facts: nvml.h, NVIDIA's MIG user guide;
-MIG mode changes without a reset from Hopper on.
+An allocated device has one of two forms:
+
+* Its name has a placement (``<gpu uuid>-<profile id>-<start>``).
+* Its name is the GPU's (``<gpu uuid>``), and the claim has slices of it as capacities. Instances are then made on
+  demand.
+
+If an instance exists already and belongs to no claim, the agent uses it and never destroys it. On some GPUs the agent
+makes no instances, and hands out only those that exist. If one of these disappears, the agent waits until it exists
+again.
+
+Sources: nvml.h, NVIDIA's MIG user guide. From Hopper on, MIG mode changes without a reset.
 """
 
 from __future__ import annotations
@@ -40,7 +47,7 @@ _NONE: Final = MigInstance(instance=-1, compute=-1, mig="", minor=-1)  # no inst
 
 
 class Mig:
-    """MIG instances, made on demand or there already."""
+    """The kind of MIG instances, which the agent makes on demand or which exist already."""
 
     name = "mig"
     part = True
@@ -54,14 +61,14 @@ class Mig:
         made: Callable[[str], bool] = lambda _: True,
         switched: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make no instance yet.
+        """Store the arguments; make no instance yet.
 
         Args:
-            capabilities: The device nodes that open an instance to a container.
-            parent: Gives the device node of the GPU with a minor number.
-            common: Gives what every container needs to use the driver; may raise ``NotYetError``.
-            made: Says whether instances are made for claims on the GPU with this uuid, or handed out as they are; may
-                raise ``NotYetError``. Asked in the thread that changes hardware.
+            capabilities: Returns the device nodes in ``/dev/nvidia-caps`` that a container needs to use an instance.
+            parent: Returns the device node of the GPU with a minor number.
+            common: Returns the edits that every container needs to use the driver; may raise ``NotYetError``.
+            made: Returns whether the agent makes instances for claims on the GPU with this uuid. If False, it hands out
+                only instances that exist. May raise ``NotYetError``. Called in the thread that changes hardware.
             switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
         """
         self._capabilities = capabilities
@@ -72,12 +79,10 @@ class Mig:
         self._told: set[tuple[str, int, Placed]] = set()
 
     def find(self, machine: Machine, allocated: AllocatedDevice) -> Found[MigRequest] | None:
-        """Return the GPU and the MIG request of an allocated device.
+        """Return the GPU and the MIG request of an allocated device; None if the device is no MIG instance.
 
-        None if the device is not made of MIG slices.
-
-        The device is a published MIG placement, or slices of a GPU. All slices of a GPU without a profile are the whole
-        GPU, if it can leave MIG mode: in MIG mode it has no NVLink.
+        The device is a published MIG placement, or slices of a GPU. A claim that has all slices of a GPU and names no
+        profile gets the whole GPU, if the GPU can leave MIG mode. In MIG mode the GPU would have no NVLink.
 
         Raises:
             NotYetError: The driver has not told the GPU's MIG profiles yet.
@@ -109,20 +114,20 @@ class Mig:
     def settle(
         self, control: Control, intents: Sequence[Change[MigRequest, MigInstance]], beside: Sequence[Made]
     ) -> list[MigPlace]:
-        """Return the profile and placement by which each MIG device of one GPU will be made.
+        """Return the profile and placement of each MIG device that will be made on one GPU.
 
         Args:
             control: Controls the GPU's hardware.
             intents: The devices to place, all of one GPU.
-            beside: Other devices that agents made on this GPU, or are making.
+            beside: Journal entries of other devices that agents made on this GPU, or are making.
 
         Returns:
-            The places, in the order of ``intents``. Devices without a pinned start are packed so that the most room is
-            left for others.
+            The places, in the order of ``intents``. If the claim does not pin the place of a device, the place is
+            chosen so that large instances stay possible.
 
         Raises:
             NotYetError: A published instance disappeared, or the driver is not ready.
-            ClaimError: A pinned start does not exist for the profile.
+            ClaimError: The claim pins a place that does not exist for the profile.
             DeviceBusyError: There is no room.
         """
         # If the driver is not ready this raises, before any hardware is changed.
@@ -156,12 +161,15 @@ class Mig:
                 continue
             if is_published and position not in existing.values() and not self._made(gpu):
                 raise NotYetError(
-                    f"device {intent.device}: MIG instance {profile.name} at {start} is gone, and none is made for "
-                    f"pods on this GPU; make it again: nvidia-smi mig -i {gpu} -cgi {profile.id}:{start} -C"
+                    f"device {intent.device}: MIG instance {profile.name} at {start} is gone, and the driver "
+                    f"makes no instances for pods on this GPU. Create it again: nvidia-smi mig -i {gpu} -cgi "
+                    f"{profile.id}:{start} -C"
                 )
             if start not in profile.starts:
                 known = ", ".join(map(str, profile.starts))
-                raise ClaimError(f"device {intent.device}: {profile.name} cannot start at {start}; it can at {known}")
+                raise ClaimError(
+                    f"device {intent.device}: {profile.name} cannot start at {start}. It can start at {known}."
+                )
             if not room.fits(profile, start, limits):
                 obstacle = mig_packing.in_the_way(position, profiles, existing, made_by_agents)
                 raise DeviceBusyError(f"device {intent.device}: {obstacle}")
@@ -181,8 +189,9 @@ class Mig:
     def make(self, control: Control, made: MigChange) -> Iterator[MigChange]:
         """Make a MIG device: the GPU instance, then its compute instance.
 
-        MIG mode is turned on first if that needs no reset. Each yielded state is written to the ledger: the number of
-        the GPU instance before its compute instance is made, or that there is no instance because its place was taken.
+        MIG mode is turned on first if that needs no reset. The caller writes each yielded state of the entry ``made``
+        to the hardware journal. The first state has the number of the GPU instance, before its compute instance is
+        made. If another program took the place, the state says that there is no instance.
         """
         # A published instance is there already, and is used as it is.
         if made.wanted.found:
@@ -206,14 +215,19 @@ class Mig:
         yield msgspec.structs.replace(made, done=_done(control, made, instance, compute))
 
     def undo(self, control: Control, made: MigChange, beside: Sequence[Made]) -> None:
-        """Destroy the instances of a MIG device, and end MIG mode if it was the last.
+        """Destroy the instances of a MIG device, and end MIG mode if no other device is left.
 
-        ``beside`` has the other devices that agents made on this GPU. MIG mode stays on if it ends only with a reset.
+        MIG mode stays on if agents made other devices on the GPU, or if it ends only with a reset.
 
-        An instance at the same place with another number or uuid belongs to another program. If the agent was killed
-        before the number was written, the place alone tells: it was free when the intent was written. Then only an
-        instance without a compute instance is destroyed, because the number is written before a compute instance is
-        made.
+        An instance at the same place with another number or uuid belongs to another program, and is not destroyed. If
+        the agent was killed before it wrote the number, only the place identifies the instance, because the place was
+        free when the intent was written. Then the instance is destroyed only if it has no compute instance: the agent
+        writes the number before it makes a compute instance.
+
+        Args:
+            control: Controls the GPU's hardware.
+            made: The entry of the device.
+            beside: Other devices that agents made on this GPU.
         """
         # Instances end with a load of the driver, and those that were found are not this agent's to destroy.
         driver = control.driver()
@@ -225,7 +239,11 @@ class Mig:
             if _is_own(control, made, instance):
                 _destroy(control, made.uuid, instance)
             else:
-                logger.warning("device %s is gone; instance %d in its place is not ours", made.device, instance)
+                logger.warning(
+                    "Device %s is gone. Instance %d in its place was not made by this driver and stays.",
+                    made.device,
+                    instance,
+                )
 
         # Other devices of agents are on the GPU: MIG mode stays on.
         if any(other.in_load(driver) for other in beside):
@@ -236,18 +254,22 @@ class Mig:
             logger.warning("GPU %s stays in MIG mode: %s", made.uuid, error)
 
     def check(self, control: Control, made: MigChange) -> None:
-        """Raise nothing: a MIG device can be used at once."""
+        """Do nothing, because a MIG device can be used as soon as it is made."""
 
     def there(self, control: Control, made: MigChange) -> bool:
-        """Return whether a MIG device is at its place, by number and uuid."""
+        """Return whether the MIG device of the journal entry ``made`` still exists.
+
+        It must be at its place, with the same number and uuid.
+        """
         there = _instances(control, made.uuid)
         return any(at == made.wanted.placed and _is_own(control, made, number) for number, at in there.items())
 
     def rest(self, control: Control, gpu: str) -> None:
-        """End MIG mode if instances are made for claims and none is left.
+        """End MIG mode if the agent makes this GPU's instances and none is left.
 
-        Whoever was in the way may be gone by now (nvml.h, nvmlDeviceSetMigMode: idle the device, and retry). Who turned
-        the mode on is all the same: where instances come with claims, so does the mode, and the log says what to do.
+        An earlier attempt may have failed because of a process that has ended since (nvml.h, nvmlDeviceSetMigMode: idle
+        the device, and retry). The mode is also ended if an administrator turned it on, because the agent turns it on
+        again when a claim needs it. A log line says how to keep the mode on.
         """
         try:
             made = self._made(gpu)
@@ -255,12 +277,17 @@ class Mig:
             return
         if made and self._end_mode(control, gpu):
             said = (
-                "GPU %s had no MIG instance, and its MIG mode is ended: to make instances by hand, give it mig: static"
+                "GPU %s had no MIG instance, so its MIG mode was turned off. To make instances by hand, "
+                "write mig: "
+                "static for it in the policies file."
             )
             logger.warning(said, gpu)
 
     def _end_mode(self, control: Control, gpu: str) -> bool:
-        """End MIG mode where no instance is, also one that waits for a reset; return whether it was on."""
+        """End MIG mode of a GPU without MIG instances; return whether the mode was on.
+
+        If MIG mode would be turned on at the next reset, this is cancelled, too.
+        """
         if _instances(control, gpu):
             return False
         on = control.mig_mode(gpu)
@@ -270,7 +297,10 @@ class Mig:
         return on
 
     def told(self, made: MigChange) -> dict[str, Any]:
-        """Return the attributes of a MIG device: profile, placement and uuid."""
+        """Return the attributes of a MIG device that was made: profile, placement and uuid.
+
+        ``made`` is the device's journal entry.
+        """
         assert made.done is not None, "it was made"
         return {
             "type": "mig",
@@ -280,28 +310,37 @@ class Mig:
         }
 
     def edits(self, gpu: Gpu, made: MigChange) -> Edits:  # noqa: ARG002  # its minor may have changed since
-        """Return the device nodes that open a MIG device: the GPU's, the instance's and the compute instance's."""
+        """Return the device nodes that a container needs for a MIG device.
+
+        These are the nodes of the GPU, of the GPU instance and of the compute instance. Their numbers are those in the
+        journal entry ``made``.
+        """
         assert made.done is not None, "it was made"
         done = made.done
         nodes = self._capabilities.nodes(done.minor, done.instance, done.compute)
         return self._common() + Edits(nodes=(self._parent(done.minor), *nodes))
 
     def _tell(self, gpu: str, unknown: dict[int, Placed]) -> None:
-        """Say once of each instance that nobody's entry explains that it is there: it is never destroyed."""
+        """Log once each MIG instance in ``unknown``, which no entry of the hardware journal has.
+
+        The agent never destroys such an instance, because another program made it.
+        """
         for number, placed in unknown.items():
             if (gpu, number, placed) not in self._told:
                 self._told.add((gpu, number, placed))
-                said = "GPU %s has an instance that no claim of this node made: number %d, profile %d at %d"
+                said = "GPU %s has a MIG instance that no claim of this node created: number %d, profile %d at %d"
                 logger.warning(said, gpu, number, placed.profile, placed.start)
 
 
 def _there(control: Control, made: MigChange) -> MigInstance:
-    """Return the instance that is at its place already, with one compute instance that nobody uses.
+    """Return the MIG instance that exists already at the place in a journal entry.
+
+    The result includes the number of its compute instance and its uuid.
 
     Raises:
-        DeviceBusyError: Somebody uses it.
-        NotYetError: There is none such.
-        HardwareError: The hardware does not say.
+        DeviceBusyError: A process uses the compute instance.
+        NotYetError: There is no instance with exactly one compute instance.
+        HardwareError: The hardware does not answer the question.
     """
     for instance, at in control.gpu_instances(made.uuid).items():
         computes = control.compute_instances(made.uuid, instance) if at == made.wanted.placed else {}
@@ -309,7 +348,10 @@ def _there(control: Control, made: MigChange) -> MigInstance:
             if control.processes(made.uuid, instance, compute):
                 raise DeviceBusyError(f"device {made.device}: a process that no claim explains is on {uuid}")
             return _done(control, made, instance, compute)
-    raise NotYetError(f"device {made.device}: the instance there has not one compute instance; make it anew")
+    raise NotYetError(
+        f"device {made.device}: the GPU instance does not have exactly one compute "
+        "instance. Create it again with nvidia-smi mig."
+    )
 
 
 def _done(control: Control, made: MigChange, instance: int, compute: int) -> MigInstance:
@@ -326,7 +368,7 @@ def _placement(machine: Machine, device: str) -> Found[MigRequest] | None:
 
 
 def _instances(control: Control, gpu: str) -> dict[int, Placed]:
-    """Return the GPU instances; none where MIG mode was turned off, by whomever."""
+    """Return the GPU instances of a GPU; empty if MIG mode is off."""
     try:
         return control.gpu_instances(gpu)
     except HardwareError as error:
@@ -336,7 +378,11 @@ def _instances(control: Control, gpu: str) -> dict[int, Placed]:
 
 
 def _is_own(control: Control, made: MigChange, instance: int) -> bool:
-    """Return whether the instance at its place is what was made, as far as that was noted."""
+    """Return whether the agent made the MIG instance at the place of a journal entry.
+
+    The function compares number and uuid with the journal entry ``made``. If the entry has no number yet, an instance
+    without compute instances counts as the agent's.
+    """
     noted, uuids = made.noted, _compute_instances(control, made.uuid, instance).values()
     if noted is None:
         return not uuids
@@ -344,7 +390,7 @@ def _is_own(control: Control, made: MigChange, instance: int) -> bool:
 
 
 def _compute_instances(control: Control, gpu: str, instance: int) -> dict[int, str]:
-    """Return the compute instances; none where the GPU instance has gone meanwhile."""
+    """Return the compute instances of a GPU instance; empty if the GPU instance does not exist any more."""
     try:
         return control.compute_instances(gpu, instance)
     except HardwareError as error:

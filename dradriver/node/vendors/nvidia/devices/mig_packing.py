@@ -1,6 +1,6 @@
-"""Which MIG instance a claim asks for, and where on a GPU it goes, so that the largest ones stay possible.
+"""Finds the MIG instance that a claim requests, and its placement, so that the largest instances stay possible.
 
-The choice is exact: a GPU has few placements.
+The code tries all placements, because a GPU has few of them. So the choice is the best possible one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dradriver.topology.mig_limits import Limit, binding_limits
 
 
 class MigRequest(NamedTuple):
-    """Which MIG instance a claim asks for; None is what it leaves open.
+    """The MIG instance that a claim requests; a field is None if the claim leaves it open.
 
     Attributes:
-        profile: Id of the profile of a published placement.
-        name: Name of the profile that the claim's configuration has.
-        start: First memory slice.
-        memory: Memory slices that the claim was allocated of a GPU whose instances are made on demand.
-        compute: Compute slices of such a GPU.
+        profile: Id of the profile, if the claim has an instance that is published as a device of its own.
+        name: Name of the profile in the claim's configuration.
+        start: Number of the first memory slice.
+        memory: Number of memory slices that the claim has, on a GPU whose instances are made on demand.
+        compute: Number of compute slices that the claim has on this GPU.
     """
 
     profile: int | None = None
@@ -33,37 +33,55 @@ class MigRequest(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What of a GPU is taken.
+    """The part of a GPU that MIG instances take: what is not free for others.
 
     Attributes:
-        slices: Memory slices, as a mask.
-        used: How much of each of the GPU's limits (engines, compute slices); empty if nothing is taken.
+        slices: The taken memory slices, as a bit mask.
+        used: The used amount of each of the GPU's limits (engines, compute slices); empty if nothing is taken.
     """
 
     slices: int = 0
     used: tuple[int, ...] = ()
 
     def fits(self, profile: MigProfile, start: int, limits: Sequence[Limit]) -> bool:
-        """Return whether a MIG instance of this profile can be packed at this start, by the GPU's slices and limits."""
+        """Return whether a MIG instance of this profile fits next to the instances that exist.
+
+        Args:
+            profile: The instance's profile.
+            start: The instance's first memory slice.
+            limits: The GPU's limits, for example of engines.
+        """
         used = self.used or (0,) * len(limits)
         return not self.slices & span(profile, start) and all(
             taken + limit.needs[profile] <= limit.total for taken, limit in zip(used, limits, strict=True)
         )
 
     def put(self, profile: MigProfile, start: int, limits: Sequence[Limit]) -> Room:
-        """Return what of a GPU is taken after a MIG instance of this profile is packed at this start."""
+        """Return the taken part of a GPU with one more MIG instance of this profile.
+
+        Args:
+            profile: The instance's profile.
+            start: The instance's first memory slice.
+            limits: The GPU's limits, for example of engines.
+        """
         used = self.used or (0,) * len(limits)
         then = (taken + limit.needs[profile] for taken, limit in zip(used, limits, strict=True))
         return Room(self.slices | span(profile, start), tuple(then))
 
 
 def span(profile: MigProfile, start: int) -> int:
-    """Return the memory slices of a MIG placement as a mask, for packing on one GPU."""
+    """Return the memory slices of a MIG instance as a bit mask.
+
+    Bit n stands for slice n; ``start`` is the first slice.
+    """
     return ((1 << profile.size) - 1) << start
 
 
 def taken(profiles: Sequence[MigProfile], placed: Iterable[Placed]) -> Room:
-    """Return the memory slices that MIG instances take of a GPU, for packing; one of an unknown profile takes all."""
+    """Return the part of a GPU that these MIG instances take.
+
+    If the profile of an instance is unknown, the whole GPU counts as taken.
+    """
     by_id = {profile.id: profile for profile in profiles}
     limits = binding_limits(tuple(profiles))
     room = Room()
@@ -80,10 +98,10 @@ def requested(profiles: Sequence[MigProfile], device: str, asked: MigRequest) ->
     Args:
         profiles: The GPU's profiles.
         device: The device's name, for messages.
-        asked: What the claim asks for.
+        asked: The claim's request.
 
     Raises:
-        ClaimError: The GPU has none such, or it is more than the claim was allocated.
+        ClaimError: The GPU has no matching profile, or the profile is larger than the claim's allocation.
     """
     if asked.profile is not None:
         requested_text, matching = str(asked.profile), [profile for profile in profiles if profile.id == asked.profile]
@@ -98,23 +116,31 @@ def requested(profiles: Sequence[MigProfile], device: str, asked: MigRequest) ->
         matching = [profile for profile in profiles if is_plain(profile) and (profile.size, profile.compute) == sizes]
     if not matching:
         known = ", ".join(sorted({profile.name for profile in profiles})) or "none"
-        raise ClaimError(f"device {device}: its GPU has no MIG profile {requested_text}; it has {known}")
+        raise ClaimError(f"device {device}: its GPU has no MIG profile {requested_text}. Its profiles: {known}")
     chosen = matching[0]
     memory, compute = asked.memory, asked.compute
     if memory is not None and compute is not None and (chosen.size > memory or chosen.compute > compute):
         raise ClaimError(
-            f"device {device}: {chosen.name} takes {chosen.size} memory and {chosen.compute} compute "
-            f"slices; the claim was allocated {memory} and {compute}"
+            f"device {device}: {chosen.name} takes {chosen.size} memory and {chosen.compute} compute slices, but "
+            f"the claim was allocated {memory} and {compute}."
         )
     return chosen
 
 
 def pack(profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile]) -> list[int] | None:
-    """Pack MIG instances of these profiles on a GPU; return their places in this order, or None if they do not fit.
+    """Find places for MIG instances of these profiles on a GPU; return their starts.
 
-    Of all ways the one is taken that leaves room for the most instances of the largest profile, then of the next, and
-    so on; among equals small ones go to high slices, as some large profiles can only be at the lowest. As with
-    ``nvidia-smi`` nothing that is there is moved, so a later wish may find no place although enough slices are free.
+    The starts are in the order of ``wanted``. The result is None if the instances do not fit.
+
+    Of all ways to place the instances, the function chooses one that leaves room for the most further instances of the
+    largest profile. Ties are decided by the next smaller profile, and so on. Among equal ways, small instances go to
+    high slices, because some large profiles can start only at the lowest slice. As with ``nvidia-smi``, existing
+    instances are not moved. So a later request may find no place although enough slices are free.
+
+    Args:
+        profiles: All profiles of the GPU.
+        room: The part of the GPU that is taken already.
+        wanted: The profiles of the instances to place.
     """
     limits = binding_limits(tuple(profiles))
     order = sorted(range(len(wanted)), key=lambda n: (-wanted[n].size, -wanted[n].compute, wanted[n].id))
@@ -132,7 +158,16 @@ def pack(profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile
 def in_the_way(
     at: Placed | None, every: Sequence[MigProfile], there: Mapping[int, Placed], owned: Sequence[Placed]
 ) -> str:
-    """Return the MIG instances that are in the way of packing, those without a ledger entry above all."""
+    """Return a message that says why a MIG instance has no room on a GPU.
+
+    If instances that no claim of this node made take the room, the message names them and says how to remove them.
+
+    Args:
+        at: The requested place; None for any place.
+        every: The GPU's profiles.
+        there: The existing instances by number.
+        owned: The places of instances that agents made.
+    """
     # ``at`` is the place that is wanted, None for any; ``owned`` are the placements that agents made.
     by_id = {profile.id: profile for profile in every}
     limits = binding_limits(tuple(every))
@@ -149,26 +184,41 @@ def in_the_way(
         and (at is None or other.profile not in by_id or excludes(by_id[other.profile], other.start, at))
     ]
     if unknown:
-        return f"no claim of this node made {', '.join(unknown)}; destroy it by nvidia-smi mig, or leave the GPU to it"
+        return (
+            f"no claim of this node made {', '.join(unknown)}. Destroy it by nvidia-smi mig, "
+            "or keep other claims off the GPU."
+        )
     return "other claims' instances are in the way"
 
 
 def left(profiles: Sequence[MigProfile], room: Room) -> tuple[int, ...]:
-    """Return how many MIG instances of each plain profile can still be packed on a GPU."""
+    """Return how many MIG instances of each plain profile still fit on a GPU, the largest profile first.
+
+    ``room`` is the part of the GPU that is taken already. A plain profile has no extension such as ``+me`` in its name.
+    """
     limits = binding_limits(tuple(profiles))
     plain = sorted((p for p in profiles if is_plain(p)), key=lambda p: (-p.size, -p.compute, p.id))
     return tuple(_most(profile, room, limits) for profile in plain)
 
 
 def is_plain(profile: MigProfile) -> bool:
-    """Return whether a MIG profile, for packing, has nothing but its size: no ``+me``, ``-me``, ``+gfx``."""
+    """Return whether a MIG profile has no extension such as ``+me``, ``-me`` or ``+gfx`` in its name."""
     return not set("+-") & set(profile.name)
 
 
 def _ways(
     limits: Sequence[Limit], room: Room, wanted: Sequence[MigProfile], least: int = -1
 ) -> Iterator[tuple[Room, tuple[int, ...]]]:
-    """Yield what is taken after each way of placing all, and the starts; alike instances in one order only."""
+    """Yield each way to place all these profiles: the part of the GPU that is then taken, and the starts.
+
+    Instances of the same profile are placed in ascending order only, so no way occurs twice.
+
+    Args:
+        limits: The GPU's limits.
+        room: The part that is taken already.
+        wanted: The profiles to place.
+        least: The instance of the first profile starts above this memory slice.
+    """
     if not wanted:
         yield room, ()
         return
@@ -181,7 +231,10 @@ def _ways(
 
 
 def _most(profile: MigProfile, room: Room, limits: Sequence[Limit]) -> int:
-    """Return how many instances of one profile still fit: intervals of one length, taken from the lowest."""
+    """Return how many instances of one profile still fit on a GPU, placed from the lowest slice.
+
+    ``room`` is the part of the GPU that is taken already. ``limits`` are the GPU's limits.
+    """
     count, end = 0, 0
     for start in sorted(profile.starts):
         if start >= end and not room.slices & span(profile, start):

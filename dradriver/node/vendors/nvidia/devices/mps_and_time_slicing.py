@@ -1,13 +1,15 @@
-"""Shares of a GPU: several containers with the same GPU, by time-slicing or by MPS.
+"""The kinds of shares of a GPU: several containers use the same GPU, by time-slicing or by MPS.
 
-*Time-slicing* is what a GPU does anyway with several processes: nothing has to be made, and nothing is limited. How
-much memory and time each takes is a promise among friends.
+With *time-slicing*, the GPU runs the processes of the containers in turn, as it does with any processes. The agent
+makes nothing. No program limits how much memory and time each container takes.
 
-*MPS* runs the processes side by side, with limits. A control daemon of the GPU's own starts with the first share and
-ends after the last; meanwhile the GPU is in mode EXCLUSIVE_PROCESS, so that nobody uses it beside the daemon. Equal
-shares are the daemon's defaults, which bind every client (root of one can ask the daemon for others, and they are set
-back); unequal ones are variables of the container, which a program can unset
-(NVIDIA's MPS documentation, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
+With *MPS*, the GPU runs the processes at the same time, with limits. A control daemon for the GPU starts with the first
+share and ends after the last share. While it runs, the GPU is in mode EXCLUSIVE_PROCESS, so no process can use the GPU
+without the daemon.
+
+The limits of equal shares are defaults of the daemon, which every client gets. Root in a container can ask the daemon
+for other limits, but the supervisor sets them back. The limits of unequal shares are variables of the container, which
+a program can unset (NVIDIA's MPS documentation, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """How a GPU is shared.
 
     Attributes:
-        by: By what.
-        equal: The number of equal shares that it is divided into, whose limits bind; 0 where each share says its own.
-        shm_mib: What the ``/dev/shm`` of all shares by MPS holds; None for the default.
+        by: The method: time-slicing or MPS.
+        equal: The number of equal shares, whose limits a container cannot lift; 0 if each share has its own size.
+        shm_mib: The size in MiB of the ``/dev/shm`` of all MPS shares; None for the default.
     """
 
     by: Literal["time-slicing", "mps"] = "time-slicing"
@@ -56,18 +58,26 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimeSliced(Whole):
-    """Shares by time-slicing: each is given the whole GPU, and as for a whole one nothing has to be made."""
+    """The kind of time-sliced shares: each gets the device nodes of the whole GPU, and nothing has to be made."""
 
     name = "share"
     part = True
 
     def __init__(self, edits: Callable[[Gpu], Edits], sharing: Callable[[Gpu], Sharing]) -> None:
-        """Look for no share yet; the arguments are those of ``Mps``."""
+        """Store the arguments; look for no share yet.
+
+        Args:
+            edits: Returns the container edits of a GPU.
+            sharing: Returns how a GPU is shared.
+        """
         super().__init__(edits)
         self._sharing = sharing
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Found[None] | None:
-        """Return the GPU of a time-sliced share, if the GPU is shared so."""
+        """Return the GPU of a time-sliced share; None for another device.
+
+        ``wish`` is the device as the claim's allocation describes it.
+        """
         part = _share(machine, wish, self._sharing)
         if part is None or self._sharing(part[0]).by != "time-slicing":
             return None
@@ -76,7 +86,7 @@ class TimeSliced(Whole):
 
 
 class Mps:
-    """Shares by MPS."""
+    """The kind of MPS shares."""
 
     name = "mps"
     part = True
@@ -84,19 +94,22 @@ class Mps:
     def __init__(
         self, edits: Callable[[Gpu], Edits], sharing: Callable[[Gpu], Sharing], folder: Callable[[str], Path]
     ) -> None:
-        """Start no daemon yet.
+        """Store the arguments; start no daemon yet.
 
         Args:
-            edits: Says how a container is given a GPU.
-            sharing: Says how a GPU is shared.
-            folder: Gives the folder on the host of a GPU's control daemon, by uuid; ``pipe`` and ``shm`` are in it.
+            edits: Returns the container edits of a GPU.
+            sharing: Returns how a GPU is shared.
+            folder: Returns the folder on the host of a GPU's control daemon, by uuid; ``pipe`` and ``shm`` are in it.
         """
         self._edits = edits
         self._sharing = sharing
         self._folder = folder
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Found[MpsShare] | None:
-        """Return the GPU and the limits of an MPS share, if the GPU is shared so."""
+        """Return the GPU and limits of an MPS share; None for another device.
+
+        ``wish`` is the device as the claim's allocation describes it.
+        """
         part = _share(machine, wish, self._sharing)
         if part is None or (sharing := self._sharing(part[0])).by != "mps":
             return None
@@ -109,52 +122,73 @@ class Mps:
         return Found(gpu, own, _told(share))
 
     def settle(self, control: Control, intents: Sequence[MpsChange], beside: Sequence[Made]) -> list[MpsShare]:
-        """Return what is wanted of each MPS share, with the compute mode that the GPU had before its first share.
+        """Return the record of each MPS share to make, for the hardware journal.
+
+        The record has the compute mode (who may use the GPU) from before the GPU's first share, which ``undo``
+        restores.
 
         Raises:
-            HardwareError: Somebody has set a mode in which the GPU cannot be shared.
+            HardwareError: The GPU is in a compute mode in which it cannot be shared.
         """
         mode = next((_mode(one) for one in beside if one.kind == self.name), None)
         if mode is None:
             mode = control.compute_mode(intents[0].uuid)
         if mode not in (modes.DEFAULT, modes.EXCLUSIVE_PROCESS):
-            said = f"GPU {intents[0].uuid} is in mode {mode}; set it back by nvidia-smi -c DEFAULT"
+            said = f"GPU {intents[0].uuid} is in mode {mode}. Set it back by nvidia-smi -c DEFAULT."
             raise HardwareError("nvmlDeviceGetComputeMode", modes.NOT_SUPPORTED, said)
         return [msgspec.structs.replace(intent.wanted, mode=mode) for intent in intents]
 
     def make(self, control: Control, made: MpsChange) -> Iterator[MpsChange]:
-        """Request the GPU's MPS daemon for a share, and yield the share as served."""
+        """Request the GPU's MPS daemon for a share; then yield the share's journal entry.
+
+        The GPU's compute mode is first set so that only the daemon can use the GPU.
+        """
         control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
         control.start_mps(made.uuid, made.wanted.server)
         yield msgspec.structs.replace(made, done=MpsServed())
 
     def undo(self, control: Control, made: MpsChange, beside: Sequence[Made]) -> None:
-        """End the GPU's MPS daemon after the last share and set the GPU's compute mode back."""
+        """End the GPU's MPS daemon and restore its compute mode, after its last share.
+
+        ``beside`` shows whether a share is left: the journal entries of the GPU's other devices.
+        """
         if any(one.kind == self.name for one in beside):
             return
         control.stop_mps(made.uuid)
         control.set_compute_mode(made.uuid, _mode(made))
 
     def check(self, control: Control, made: MpsChange) -> None:
-        """Check that the MPS daemon of a share's GPU serves by now; raise if it does not."""
+        """Check that the MPS daemon of a share's GPU serves with the share's limits.
+
+        If not, the error is HardwareError.
+        """
         control.check_mps(made.uuid, made.wanted.server)
 
     def there(self, control: Control, made: MpsChange) -> bool:
-        """Return True for an MPS share: an ended daemon is started again, and the mode is set again after a reset."""
+        """Return True, because an MPS share can always be repaired while containers use it.
+
+        The supervisor starts an ended daemon again. If the GPU lost its compute mode in a reset, this method sets it
+        again.
+        """
         if control.compute_mode(made.uuid) == modes.DEFAULT:
             control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
-            logger.warning("GPU %s is in mode EXCLUSIVE_PROCESS again; it has shares by MPS", made.uuid)
+            logger.warning(
+                "GPU %s has MPS shares and had lost its compute mode. It was set to EXCLUSIVE_PROCESS again.", made.uuid
+            )
         return True
 
     def rest(self, control: Control, gpu: str) -> None:
-        """Change nothing: the last share's end leaves nothing of MPS."""
+        """Do nothing: after the last share nothing of MPS is left on the GPU."""
 
     def told(self, made: MpsChange) -> dict[str, Any]:
-        """Return the attributes of an MPS share: how much of the GPU it is."""
+        """Return the attributes of an MPS share: its type, its percentage of the cores, and its memory."""
         return _told(made.wanted.equal or made.wanted)
 
     def edits(self, gpu: Gpu, made: MpsChange) -> Edits:
-        """Return the container edits of an MPS share: the whole GPU's, the way to its daemon, and its limits."""
+        """Return the container edits of an MPS share.
+
+        These are the edits of the whole GPU, the daemon's folders ``pipe`` and ``shm``, and variables with the limits.
+        """
         folder = self._folder(gpu.uuid)
         mounts = (Mount(str(folder / "pipe"), PIPE, writable=True), Mount(str(folder / "shm"), SHM, writable=True))
         env = [f"CUDA_MPS_PIPE_DIRECTORY={PIPE}"]
@@ -166,15 +200,21 @@ class Mps:
 
 
 def _mode(made: MpsChange) -> int:
-    """Return the mode that the GPU had before its first share; agents of before did not note it."""
+    """Return the compute mode that the GPU had before its first share.
+
+    The mode says who may use the GPU. If an old agent wrote the entry ``made``, the mode is not recorded, and the
+    result is ``DEFAULT``.
+    """
     return modes.DEFAULT if made.wanted.mode is None else made.wanted.mode
 
 
 def _share(machine: Machine, wish: AllocatedDevice, sharing: Callable[[Gpu], Sharing]) -> tuple[Gpu, Server] | None:
-    """Return the GPU of which the claim has a share, and how much that is; None where the device is no share.
+    """Return the GPU and limits of the claim's share; None for another device.
+
+    ``wish`` is the device as the claim's allocation describes it. ``sharing`` returns how a GPU is shared.
 
     Raises:
-        WordError: An amount is none.
+        WordError: An amount is not a quantity.
     """
     gpu = named(machine, wish.device)
     if gpu is None:
@@ -189,7 +229,11 @@ def _share(machine: Machine, wish: AllocatedDevice, sharing: Callable[[Gpu], Sha
 
 
 def _equal_share(machine: Machine, device: str, sharing: Callable[[Gpu], Sharing]) -> tuple[Gpu, Server] | None:
-    """Return the GPU of which a device is an equal share (``device_attributes.equal_shares``), and how much that is."""
+    """Return the GPU and limits of one of a GPU's equal shares, by device name.
+
+    The result is None if the device is no equal share. The names of equal shares are those of
+    ``device_attributes.equal_shares``.
+    """
     whole = device_attributes.gpu_of_share(device)
     gpu = None if whole is None else named(machine, whole)
     if gpu is None or gpu.mig is not None:
@@ -198,12 +242,12 @@ def _equal_share(machine: Machine, device: str, sharing: Callable[[Gpu], Sharing
 
 
 def _part(gpu: Gpu, equal: int) -> Server:
-    """Return what each of so many equal shares has."""
+    """Return the limits of each share if a GPU is divided into this number of equal shares."""
     return Server(memory_mib=max(1, gpu.memory_mib // equal), thread_percentage=_ALL_CORES // equal)
 
 
 def _told(share: Server | MpsShare) -> dict[str, Any]:
-    """Return how much of a GPU a share is, in the words of slices' attributes."""
+    """Return the attributes of a share, named as in ResourceSlices: type, cores (percent), memory."""
     return {
         "type": "share",
         names.CAPACITY_CORES: share.thread_percentage,

@@ -1,4 +1,4 @@
-"""Which kinds of devices a node with NVIDIA's GPUs has, and what changes its hardware."""
+"""The kinds of devices of a node with NVIDIA's GPUs, and the code that changes its hardware."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ HARDWARE: Final = "hardware.json"  # what simulated GPUs are like now
 
 
 class Host(NamedTuple):
-    """What kinds of devices need of the hardware of a node.
+    """The access to a node's hardware that the kinds of devices need.
 
     Attributes:
-        control: Changes it.
+        control: Changes the hardware.
         capabilities: Finds the device nodes of MIG instances.
-        parent: Gives the device node of a GPU, by its minor number.
-        common: Says what a container is given beside its devices.
+        parent: Returns the device node of a GPU, by its minor number.
+        common: Returns what every container with a MIG instance gets: the driver's libraries.
     """
 
     control: Control
@@ -41,12 +41,14 @@ class Host(NamedTuple):
 
 
 def simulated(folder: Path, machine: Callable[[], Machine | None], *, mps: MpsFolder) -> Host:
-    """Return the simulated hardware of a node with NVIDIA's GPUs: a file in a folder.
+    """Return the simulated hardware of a node with NVIDIA's GPUs.
+
+    Its state is in a file.
 
     Args:
-        folder: Where the file is.
-        machine: Gives the machine as it is now.
-        mps: Where GPUs' control daemons would have their files.
+        folder: The folder of the file.
+        machine: Returns the machine as it is now.
+        mps: The folder in which GPUs' control daemons would have their files.
     """
 
     def known(uuid: str) -> Gpu | None:
@@ -62,26 +64,34 @@ def simulated(folder: Path, machine: Callable[[], Machine | None], *, mps: MpsFo
 
 
 def seen(folder: Path, *, boot: str) -> Callable[[Gpu], Gpu]:
-    """Return a function that adds to a simulated NVIDIA GPU the MIG devices that a folder's hardware file has."""
+    """Return a function that adds to a simulated NVIDIA GPU the MIG devices that exist on it.
+
+    The file of the simulated hardware in ``folder`` names these MIG devices. Those of another boot than ``boot`` do not
+    count.
+    """
     return SimulatedGpu(folder / HARDWARE, boot=boot).seen
 
 
 def load(folder: Path) -> str:
-    """Return which load of NVIDIA's driver a folder of simulated hardware is in; empty if the folder does not say."""
+    """Return an id that is new each time that the simulated NVIDIA driver is loaded.
+
+    The id is in a file in the folder. It is empty if the file is missing.
+    """
     return SimulatedGpu(folder / HARDWARE).driver()
 
 
 def real(
     *, cdi_root: Path, host_root: Path, driver_root: Path | None, released: Callable[[], str | None], mps: MpsFolder
 ) -> Host:
-    """Return this node's own hardware of NVIDIA.
+    """Return the access to this node's own NVIDIA hardware.
 
     Args:
-        cdi_root: The runtime's folder for specifications, which has the base specification.
-        host_root: Where the host's file system is.
-        driver_root: Root of the file system that holds the driver; None for the host's own.
-        released: Gives the reason why nobody may hold the driver now; None where there is none.
-        mps: Where GPUs' control daemons have their files.
+        cdi_root: The runtime's folder for CDI files, which has the agent's file for whole GPUs (the base
+            specification).
+        host_root: Folder that contains the host's file system.
+        driver_root: Root of the file system with the driver; None for the host's own.
+        released: Returns the reason why all processes must close the driver now; None if they may keep it open.
+        mps: The folder in which GPUs' control daemons have their files.
     """
 
     def parent(minor: int) -> DeviceNode:
@@ -109,13 +119,13 @@ def of(
     """Return a device manager with every kind of NVIDIA's devices, for this hardware.
 
     Args:
-        edits: Says how a container is given a whole GPU.
-        host: The hardware.
-        mps: Where GPUs' control daemons have their files.
-        sharing: Says how a GPU is shared.
-        made: Says whether MIG instances are made for claims on a GPU, by its uuid.
+        edits: Returns the container edits of a whole GPU.
+        host: The access to the hardware.
+        mps: The folder in which GPUs' control daemons have their files.
+        sharing: Returns how a GPU is shared.
+        made: Returns whether the agent makes MIG instances for claims on a GPU, by its uuid.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
-        thread: Where hardware is changed; one of the device manager's own by default.
+        thread: The thread in which hardware is changed; None for a new thread.
     """
     kinds = (
         Mig(host.capabilities, parent=host.parent, common=host.common, made=made, switched=switched),

@@ -1,7 +1,7 @@
 """``Control`` of this node's own GPUs: NVML by ``nvidia-ml-py``, and the process that runs MPS daemons.
 
-Each call has a session of its own, which costs nothing while the discovery keeps one open, and is not held against a
-driver that is to be replaced.
+Each call opens its own NVML session. This is fast while the discovery keeps a session open. And no session of this
+module stays open when the driver must be replaced.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MPS_LOOK_S: Final = 0.05
 
 
 class NvmlControl:
-    """The calls, for the one thread that changes hardware."""
+    """Changes this node's own GPUs, for the one thread that changes hardware."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class NvmlControl:
         released: Callable[[], str | None] = lambda: None,
         mps_s: float = _MPS_S,
     ) -> None:
-        """Ask nothing yet.
+        """Store the arguments; call nothing yet.
 
         Args:
-            driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
-            mps: Where the process that runs MPS daemons is told what is wanted.
-            module: The module's folder in the kernel's file system, which comes and goes with it.
-            released: Gives the reason why nobody may hold the driver now; None where there is none.
-            mps_s: How long to wait for a daemon's end.
+            driver_root: Root of the file system with the driver; None asks the dynamic linker.
+            mps: The folder for requests to the process that runs MPS daemons.
+            module: The module's folder in /sys, which exists while the module is loaded.
+            released: Returns the reason why all processes must close the driver now; None if they may keep it open.
+            mps_s: Seconds to wait for a daemon's end.
         """
         self._driver_root = driver_root
         self._mps = mps
@@ -66,26 +66,30 @@ class NvmlControl:
         self._mps_s = mps_s
 
     def driver(self) -> str:
-        """Return for NVML control the load of NVIDIA's module: its folder's number in sysfs, which is new each time."""
+        """Return an id of the load of NVIDIA's module: the inode number of its folder in /sys.
+
+        The number is new at each load. The id is empty if the module is not loaded.
+        """
         with contextlib.suppress(OSError):
             return str(self._module.stat().st_ino)
         return ""
 
     def minor(self, gpu: str) -> int:
-        """Return by NVML control N of a GPU's ``/dev/nvidiaN``."""
+        """Return the N of a GPU's ``/dev/nvidiaN``, by NVML."""
         with self._session() as nvml:
             return int(nvml.ask("nvmlDeviceGetMinorNumber", nvml.device(gpu)))
 
     def mig_mode(self, gpu: str) -> bool:
-        """Return by NVML control whether MIG mode is on; never so if the product has none."""
+        """Return by NVML whether MIG mode is on; False if the product has no MIG."""
         with self._session() as nvml:
             return nvml.mig_mode(nvml.device(gpu))
 
     def set_mig_mode(self, gpu: str, on: bool) -> None:
         """Turn MIG mode on or off if that needs no reset.
 
-        NVML itself would accept a change that needs a reset, and leave it pending. If the mode is off and such a change
-        is pending (an agent was killed in this call), the change is cancelled.
+        NVML itself would accept a change that needs a reset, and would make it at the next reset. An agent that was
+        killed in this call may have left a change that waits for a reset. A later call that turns the mode off cancels
+        that change.
         """
         call = "nvmlDeviceSetMigMode"
         with self._session() as nvml:
@@ -113,12 +117,12 @@ class NvmlControl:
                 raise
 
     def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
-        """Return by NVML control the profiles of instances that can be created."""
+        """Return by NVML the MIG profiles of which instances can be created on a GPU."""
         with self._session() as nvml:
             return nvml.profiles(nvml.device(gpu))
 
     def gpu_instances(self, gpu: str) -> dict[int, Placed]:
-        """Return by NVML control where each GPU instance is, by its number."""
+        """Return by NVML the place of each GPU instance, by its number."""
         with self._session() as nvml:
             device = nvml.device(gpu)
             if not nvml.mig_mode(device):
@@ -131,7 +135,7 @@ class NvmlControl:
             return placed
 
     def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
-        """Create a GPU instance by NVML control at a placement and return its number."""
+        """Create by NVML a GPU instance that begins at memory slice ``start``, and return its number."""
         with self._session() as nvml:
             placement = nvml.module.c_nvmlGpuInstancePlacement_t(start, profile.size)
             made = nvml.ask(
@@ -140,12 +144,12 @@ class NvmlControl:
             return int(nvml.ask("nvmlGpuInstanceGetInfo", made).id)
 
     def destroy_gpu_instance(self, gpu: str, instance: int) -> None:
-        """Destroy a GPU instance by NVML control."""
+        """Destroy a GPU instance by NVML."""
         with self._session() as nvml:
             nvml.ask("nvmlGpuInstanceDestroy", nvml.gpu_instance(gpu, instance))
 
     def compute_instances(self, gpu: str, instance: int) -> dict[int, str]:
-        """Return by NVML control the MIG device's uuid of each compute instance, by its number."""
+        """Return by NVML the uuid of the MIG device of each compute instance, by the compute instance's number."""
         with self._session() as nvml:
             within = nvml.gpu_instance(gpu, instance)
             own = int(nvml.ask("nvmlGpuInstanceGetInfo", within).profileId)
@@ -154,7 +158,7 @@ class NvmlControl:
             return {int(info.id): nvml.uuid(info.device) for info in infos}
 
     def create_compute_instance(self, gpu: str, instance: int) -> int:
-        """Create by NVML control the compute instance that takes all of a GPU instance and return its number."""
+        """Create by NVML the compute instance that takes all of a GPU instance, and return its number."""
         with self._session() as nvml:
             within = nvml.gpu_instance(gpu, instance)
             own = int(nvml.ask("nvmlGpuInstanceGetInfo", within).profileId)
@@ -171,13 +175,13 @@ class NvmlControl:
             return int(nvml.ask("nvmlComputeInstanceGetInfo_v2", made).id)
 
     def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
-        """Destroy a compute instance by NVML control."""
+        """Destroy a compute instance by NVML."""
         with self._session() as nvml:
             within = nvml.gpu_instance(gpu, instance)
             nvml.ask("nvmlComputeInstanceDestroy", nvml.ask("nvmlGpuInstanceGetComputeInstanceById", within, compute))
 
     def processes(self, gpu: str, instance: int, compute: int) -> int:
-        """Return by NVML control how many processes compute on a MIG device; 0 if a guest is not told."""
+        """Return by NVML how many processes compute on a MIG device; 0 in a virtual machine that cannot see them."""
         with self._session() as nvml:
             handle = nvml.ask("nvmlGpuInstanceGetComputeInstanceById", nvml.gpu_instance(gpu, instance), compute)
             device = nvml.ask("nvmlComputeInstanceGetInfo_v2", handle).device
@@ -189,17 +193,17 @@ class NvmlControl:
                 return 0
 
     def compute_mode(self, gpu: str) -> int:
-        """Return by NVML control the compute mode: who may use the GPU."""
+        """Return by NVML the compute mode of a GPU, which says who may use it."""
         with self._session() as nvml:
             return int(nvml.ask("nvmlDeviceGetComputeMode", nvml.device(gpu)))
 
     def set_compute_mode(self, gpu: str, mode: int) -> None:
-        """Set the compute mode by NVML control: who may use the GPU."""
+        """Set by NVML the compute mode of a GPU, which says who may use it."""
         with self._session() as nvml:
             nvml.ask("nvmlDeviceSetComputeMode", nvml.device(gpu), mode)
 
     def start_mps(self, gpu: str, server: Server) -> None:
-        """Start MPS shares of the GPU for NVML control: the MPS process serves them with these limits."""
+        """Request MPS shares of a GPU with the limits ``server`` from the MPS process."""
         before = self._mps.wanted(gpu)
         if before is not None and not before.server.limits_as(server):
             said = f"its shares are served with other limits ({before.server}) until the last of them is given back"
@@ -207,13 +211,16 @@ class NvmlControl:
         self._mps.want(gpu, server)
 
     def check_mps(self, gpu: str, server: Server) -> None:
-        """Check for NVML control that the MPS process serves shares of the GPU with these limits; raise if not."""
+        """Check that the MPS process serves shares of a GPU with the limits ``server``.
+
+        If not, the error is HardwareError.
+        """
         ready = self._mps.ready(gpu)
         if ready is None or not ready.server.limits_as(server) or ready.trouble:
             raise self._mps_error(gpu, "does not serve")
 
     def stop_mps(self, gpu: str) -> None:
-        """End MPS shares of the GPU for NVML control: wait until the MPS process says that it serves none."""
+        """Request the end of a GPU's MPS shares, and wait until the MPS process answers that it serves none."""
         self._mps.want_none(gpu)
         until = time.monotonic() + self._mps_s
         while not self._mps.ended(gpu):
@@ -242,13 +249,18 @@ def _resetless(nvml: Session, device: Any) -> bool:
 
 
 def _stay_off(nvml: Session, gpu: str) -> None:
-    """Take back a MIG mode that waits for the GPU's next reset, when nobody would expect it any more.
+    """Cancel a change that would turn MIG mode on at the GPU's next reset.
 
-    One that waits to be turned off is as it should be, and where only a reset turns it on it is an administrator's.
+    The change is cancelled only on GPUs that can change the mode without a reset. On older GPUs an administrator has
+    requested the change, so it stays. A change that would turn MIG mode off always stays.
     """
     try:
         device = nvml.device(gpu)
         if nvml.mig_modes(device) == (False, True) and _resetless(nvml, device):
             nvml.ask("nvmlDeviceSetMigMode", device, 0)
     except NvmlError as error:
-        logger.warning("GPU %s will be in MIG mode after its next reset: %s", gpu, error)
+        logger.warning(
+            "GPU %s enters MIG mode at its next reset, because the request for MIG mode cannot be cancelled: %s",
+            gpu,
+            error,
+        )

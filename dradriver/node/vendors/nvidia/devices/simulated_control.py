@@ -1,11 +1,18 @@
-"""Hardware that can be changed, in a file: MIG mode and instances, compute mode and MPS of simulated GPUs.
+"""Simulated hardware in a file: MIG mode and instances, compute mode and MPS of simulated GPUs.
 
-It refuses what a GPU refuses, in the same words and order (NVML's MIG functions, nvml.h; MPS documentation): an
-occupied placement is INSUFFICIENT_RESOURCES, a GPU instance with a compute instance and a compute instance with a
-process are IN_USE, what is not there is NOT_FOUND, MIG mode before Hopper waits for a reset. Like a GPU it forgets all
-at a reboot, but for the MIG mode before Hopper. MIG instances that the machine's own description has are an
-administrator's, whose service makes them at every boot. A call that a file ``hangs`` beside it names is not answered
-meanwhile; a file ``driver`` says which load of the driver this is.
+The simulation refuses calls as a GPU does, with the same errors in the same order (NVML's MIG functions, nvml.h; MPS
+documentation):
+
+- An occupied placement is INSUFFICIENT_RESOURCES.
+- A GPU instance with a compute instance, and a compute instance with a process, are IN_USE.
+- Objects that do not exist are NOT_FOUND.
+- MIG mode before Hopper waits for a reset.
+
+At a reboot, the simulated GPU loses all state except the MIG mode before Hopper, as a real GPU does. If the machine's
+own description has MIG instances, they come back at every boot, as if a service of an administrator made them.
+
+Two more files are next to this file. ``hangs`` names calls that get no answer. ``driver`` has an id of the load of the
+driver.
 """
 
 from __future__ import annotations
@@ -59,7 +66,7 @@ _H100: Final = Gpu(
 
 
 class Instance(msgspec.Struct):
-    """One GPU instance: what it takes, and the uuid of each compute instance in it."""
+    """One GPU instance: its profile and place, and the uuid of each compute instance in it."""
 
     profile: int
     start: int
@@ -69,9 +76,9 @@ class Instance(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """One GPU in one boot.
+    """The state of one simulated GPU in one boot: MIG mode, compute mode, instances, users.
 
-    ``users`` are the devices that processes are on, by pid: the GPU's own uuid, or a MIG device's.
+    ``users`` has an entry for each process, by pid: the uuid of the GPU or MIG device that the process uses.
     """
 
     boot: str = ""
@@ -83,7 +90,10 @@ class State(msgspec.Struct):
 
 
 class SimulatedGpu:
-    """``Control`` of all GPUs of a simulated node; one whose uuid the file does not name is as it left the factory."""
+    """Changes the GPUs of a simulated node (``Control``), whose states are in a file.
+
+    A GPU that is not in the file has its factory state.
+    """
 
     def __init__(
         self,
@@ -93,13 +103,13 @@ class SimulatedGpu:
         boot: str = "",
         mps: MpsFolder | None = None,
     ) -> None:
-        """Read nothing yet: the file is read for every call, so that tests and other instances may write it.
+        """Store the arguments; the file is read at every call, so that tests and other instances can write it.
 
         Args:
             path: The file.
-            gpus: Gives what a GPU is, by uuid; one that it does not know is an H100.
-            boot: Id of this boot: the state of another one is what a reboot leaves of it.
-            mps: Where a daemon's folders are, which containers mount; None for none.
+            gpus: Returns the description of a GPU, by uuid; None for an unknown GPU, which then is an H100.
+            boot: Id of this boot. State in the file that belongs to another boot loses all that a reboot would delete.
+            mps: The parent folder of the daemons' folders, which containers mount; None if there are no daemons.
         """
         self._path = path
         self._hangs = path.with_name("hangs")
@@ -110,7 +120,9 @@ class SimulatedGpu:
 
     @contextlib.contextmanager
     def state(self, gpu: str) -> Iterator[State]:
-        """Give the block a simulated GPU's state, and write it as the block leaves it unless an error ends that.
+        """Yield a simulated GPU's state, and write it to the file after the ``with`` block.
+
+        The block may change the state. If the block raises an error, nothing is written.
 
         Raises:
             OSError: The file cannot be written.
@@ -122,12 +134,15 @@ class SimulatedGpu:
         atomic_files.write(self._path, msgspec.json.encode(all_of))
 
     def reboot(self) -> None:
-        """Reset a simulated GPU to the state after a reboot."""
+        """Simulate a reboot: the GPUs lose the state that a reboot deletes."""
         kept = {gpu: self._rebooted(self._gpu(gpu), one) for gpu, one in self._read().items()}
         atomic_files.write(self._path, msgspec.json.encode(kept))
 
     def reload(self) -> None:
-        """Reload the simulated driver, which leaves as much as a reboot."""
+        """Simulate a new load of the driver.
+
+        The GPUs lose the same state as at a reboot.
+        """
         self.reboot()
         atomic_files.write(self._driver, uuid.uuid4().hex.encode())
 
@@ -140,13 +155,13 @@ class SimulatedGpu:
         return msgspec.structs.replace(gpu, mig=_devices(gpu, state) if state.mig else None)
 
     def driver(self) -> str:
-        """Return which load of the simulated driver this is, by the file ``driver``; empty without one."""
+        """Return the id of the simulated load of the driver, from the file ``driver``; empty without the file."""
         with contextlib.suppress(OSError):
             return self._driver.read_text().strip()
         return ""
 
     def minor(self, gpu: str) -> int:
-        """Return N of a simulated GPU's ``/dev/nvidiaN``."""
+        """Return the minor number N of a simulated GPU's ``/dev/nvidiaN``."""
         return self._gpu(gpu).minor
 
     def mig_mode(self, gpu: str) -> bool:
@@ -177,7 +192,7 @@ class SimulatedGpu:
         return {number: Placed(one.profile, one.start) for number, one in state.instances.items()}
 
     def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
-        """Create a simulated GPU instance at a placement and return its number."""
+        """Create a simulated GPU instance that begins at memory slice ``start``, and return its number."""
         call = "nvmlDeviceCreateGpuInstanceWithPlacement"
         self._answer(call)
         every = self.profiles(gpu)
@@ -208,7 +223,7 @@ class SimulatedGpu:
             del state.instances[instance]
 
     def compute_instances(self, gpu: str, instance: int) -> dict[int, str]:
-        """Return the uuid of each simulated compute instance's MIG device, by its number."""
+        """Return the uuid of the MIG device of each simulated compute instance, by the compute instance's number."""
         return dict(_instance("nvmlDeviceGetGpuInstanceById", self._of(gpu), instance).devices)
 
     def create_compute_instance(self, gpu: str, instance: int) -> int:
@@ -241,11 +256,11 @@ class SimulatedGpu:
         return sum(on == device for on in self._of(gpu).users.values())
 
     def compute_mode(self, gpu: str) -> int:
-        """Return the compute mode of a simulated GPU: who may use it."""
+        """Return the compute mode of a simulated GPU, which says who may use it."""
         return self._of(gpu).mode
 
     def set_compute_mode(self, gpu: str, mode: int) -> None:
-        """Set the compute mode of a simulated GPU: who may use it."""
+        """Set the compute mode of a simulated GPU, which says who may use it."""
         with self.state(gpu) as state:
             if state.mig:
                 raise _refused("nvmlDeviceSetComputeMode", NOT_SUPPORTED)
@@ -264,10 +279,10 @@ class SimulatedGpu:
                 (self._mps.of(gpu) / name).mkdir(parents=True, exist_ok=True)
 
     def check_mps(self, gpu: str, server: Server) -> None:
-        """Raise nothing: MPS shares of a simulated GPU are served from the start on."""
+        """Do nothing, because MPS shares of a simulated GPU are served at once."""
 
     def stop_mps(self, gpu: str) -> None:
-        """Serve no MPS shares of a simulated GPU any more."""
+        """Stop to serve MPS shares of a simulated GPU."""
         with self.state(gpu) as state:
             state.server = None
         if self._mps is not None:
@@ -300,7 +315,7 @@ class SimulatedGpu:
         except FileNotFoundError:
             return {}
         except msgspec.DecodeError as error:
-            raise HardwareError(str(self._path), INVALID_ARGUMENT, f"{error}; remove this file") from error
+            raise HardwareError(str(self._path), INVALID_ARGUMENT, f"{error}. Remove this file.") from error
 
     def _fresh(self, gpu: Gpu) -> State:
         sizes = {profile.id: profile for profile in gpu.profiles}

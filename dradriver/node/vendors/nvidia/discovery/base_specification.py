@@ -1,8 +1,9 @@
-"""The base specification: what makes a whole GPU usable in a container, its device nodes and the driver's libraries.
+"""The base specification: a CDI specification with device nodes and driver libraries for whole GPUs in containers.
 
-It is our own CDI specification, so that a claim's devices keep their names whatever others do to theirs: made by the
-host's ``nvidia-ctk``; where there is none that works, by the image's; else from a specification that is there, as far
-as it is true of the machine.
+The file belongs to this driver. So the names of its devices stay the same when other programs change their CDI files.
+
+The agent makes the file by the host's ``nvidia-ctk``. If the host has no working ``nvidia-ctk``, it uses the image's.
+If both fail, it copies the devices of an existing specification that fit the machine.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ _Stamp = tuple[object, ...]
 
 
 def driver_id(cdi_root: Path) -> str:
-    """Return the CDI id of the base specification's device that brings no GPU but the libraries.
+    """Return the CDI id of the device that brings the driver's libraries into a container, but no GPU.
 
     Raises:
-        NotYetError: The base specification does not have it: a container with it could not start.
+        NotYetError: The base specification does not have the device. A container with the id could not start.
     """
     path = cdi_root / GPU_FILE
     try:
@@ -57,17 +58,17 @@ def driver_id(cdi_root: Path) -> str:
     except (OSError, ValueError) as error:
         raise NotYetError(f"{path}, which brings the driver's libraries, cannot be read: {error}") from error
     if DRIVER not in named:
-        raise NotYetError(f"{path} does not bring the driver's libraries alone; the node agent's log says why")
+        raise NotYetError(f"{path} does not contain the driver's libraries only. Read the node agent's log")
     return cdi_id(DRIVER)
 
 
 class _Candidate(NamedTuple):
-    """What one specification offers.
+    """One CDI specification whose devices can be copied into the base specification.
 
     Attributes:
         specification: The specification.
         gpus: Its devices of whole GPUs, by uuid.
-        common: Its device without a GPU, which brings the libraries; None if it has none.
+        common: A device without a GPU, which adds the driver's libraries to a container; None if there is none.
     """
 
     specification: Specification
@@ -76,12 +77,18 @@ class _Candidate(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, bool]:
-        """Return by what candidates for the base specification compare: the number of GPUs, then the common device."""
+        """Return how good a candidate is; the candidate with the highest value is used.
+
+        The value is the number of its GPUs, then whether it has ``common``.
+        """
         return len(self.gpus), self.common is not None
 
 
 class BaseSpecification:
-    """The file of the base specification, made anew unless it holds every GPU that is handed out."""
+    """Writes the base specification: the CDI file that makes whole GPUs usable in containers.
+
+    The file is made again if it lacks a GPU or describes a GPU wrongly.
+    """
 
     def __init__(
         self,
@@ -94,16 +101,16 @@ class BaseSpecification:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Make nothing yet; no file is touched.
+        """Store the arguments; no file is touched.
 
         Args:
             cdi_root: The runtime's folder for specifications that last until a reboot, at the host's path.
             host_root: Folder that contains the host's file system.
-            driver_root: Root of the file system that holds the driver, below ``host_root``; None for the host's own.
-            own_toolkit: NVIDIA's toolkit in this image, used if the host has none that works; None for none.
+            driver_root: Root of the file system with the driver, below ``host_root``; None for the host's own.
+            own_toolkit: NVIDIA's toolkit in this image, for a host without a working one; None if the image has none.
             run: Runs a toolkit.
-            clock: Gives seconds that never go back.
-            wall: Gives seconds since 1970.
+            clock: Returns seconds that never go back.
+            wall: Returns seconds since 1970.
         """
         self._path = cdi_root / GPU_FILE
         self._folders = (cdi_root, host_root / "etc/cdi")  # runtimes prefer what lasts until a reboot too
@@ -123,13 +130,14 @@ class BaseSpecification:
         self._gone = self._path.with_suffix(_GONE)  # marks that time for the next agent; runtimes ignore the file
 
     def keep(self, machine: Machine) -> dict[str, str]:
-        """Write the base CDI specification; return why GPUs are missing, by uuid.
+        """Write the CDI file of whole GPUs; return why GPUs are missing, by uuid.
 
-        It has every whole GPU.
+        GPUs in MIG mode are left out. NVIDIA's toolkits from 1.18 on leave them out, too, and MIG instances need only
+        the device ``driver``, which has the driver's libraries.
 
-        GPUs in MIG mode are not in it: toolkits from 1.18 on leave them out, and their parts need the device ``driver``
-        alone. The file is made again if it lacks a GPU or describes one wrongly. If that does not help, it is made
-        again after ``AGAIN_S``, or as soon as the GPUs or the files on the host change.
+        The file is made again if it lacks a GPU or describes a GPU wrongly. If the new file has the same problem, the
+        next attempt is after five minutes (``AGAIN_S``). It is made earlier if the GPUs or the files on the host
+        change.
         """
         if not machine.gpus:
             return {}
@@ -154,7 +162,7 @@ class BaseSpecification:
             lacks = self._missing_in_file(whole, driver_version)
             self._asked = (about, self._stamps()) if lacks else None
             if lacks == {DRIVER}:
-                logger.warning("parts of GPUs cannot be prepared: %s", self._reason(DRIVER))
+                logger.warning("Shares and MIG slices cannot be prepared: %s", self._reason(DRIVER))
 
         # 2. Remove copies of the toolkit that no specification names any more.
         if self._own_toolkit is not None and self._clock() >= self._tidy_s:
@@ -163,18 +171,20 @@ class BaseSpecification:
         return {uuid: self._reason(uuid) for uuid in self._left_out(lacks, whole, driver_version)}
 
     def withdraw(self) -> None:
-        """Remove the base specification: by its numbers a container would get another GPU.
+        """Remove the CDI file of whole GPUs: its device numbers may be outdated.
+
+        A number may belong to another GPU now, so no container must start with the file.
 
         Raises:
-            OSError: It is still there.
+            OSError: The file could not be removed.
         """
         atomic_files.remove(self._path, durable=False)
 
     def _outdated(self) -> bool:
-        """Return whether the file has containers run another agent's hooks, and is to be made anew for this one's.
+        """Return whether the file must be made again because it names hook programs of another version of the agent.
 
-        So it is at an agent's start, and again after a while where that did not help: an older agent beside this one
-        does not have it changed back.
+        The file is checked when the agent starts. If it is outdated, it is checked again after five minutes
+        (``AGAIN_S``). An older agent that runs next to this agent does not change the file back.
         """
         if self._own_toolkit is None or self._clock() < self._renew_s:
             return False
@@ -183,12 +193,14 @@ class BaseSpecification:
         return outdated
 
     def _missing_in_file(self, gpus: list[Gpu], driver_version: str, *, on_paper: bool = False) -> set[str]:
-        """Return what our own file, as it stands, lacks or has wrong: uuids, and ``driver``.
+        """Return the uuids of GPUs that the present file lacks or describes wrongly.
+
+        The result also has ``driver`` if the file lacks the device with the libraries.
 
         Args:
-            gpus: GPUs that are handed out whole.
-            driver_version: The running driver's; empty where not known.
-            on_paper: Whether the host is believed to have what the file names.
+            gpus: GPUs that containers get as a whole: those not in MIG mode.
+            driver_version: The running driver's version; empty if unknown.
+            on_paper: Whether to assume, without a check, that the host has all files that the specification names.
         """
         ours = self._own(on_paper=on_paper)
         if ours is None:
@@ -197,7 +209,16 @@ class BaseSpecification:
         return ours.devices(gpus, driver_version)[1].keys() | (set() if has_driver else {DRIVER})
 
     def _left_out(self, lacks: set[str], gpus: list[Gpu], driver_version: str) -> list[str]:
-        """Return the uuids that no container can have now; a toolkit that is being replaced is given its time."""
+        """Return the uuids of GPUs that containers cannot get because of the CDI file.
+
+        If only files on the host are missing that the CDI file names, the GPUs are not in the result for some minutes.
+        The cause may be an update of the host's toolkit.
+
+        Args:
+            lacks: The result of ``_missing_in_file``.
+            gpus: GPUs that containers get as a whole: those not in MIG mode.
+            driver_version: The running driver's version; empty if unknown.
+        """
         on_paper = self._missing_in_file(gpus, driver_version, on_paper=True) if lacks else lacks
         if on_paper == lacks:
             if self._gone_s is not None:
@@ -208,17 +229,26 @@ class BaseSpecification:
             self._note(gone=True)
             if (ours := self._own(on_paper=False)) is not None:
                 why = ours.unfit(driver_version) or "; ".join(ours.devices(gpus, driver_version)[1].values())
-                logger.warning("%s stays as it is for %.0f minutes: %s", self._path, ALONE_S / 60, why)
+                logger.warning("%s stays unchanged for up to %.0f minutes: %s", self._path, ALONE_S / 60, why)
         return sorted((on_paper if self._patient else lacks) - {DRIVER})
 
     def _remember(self) -> None:
-        """Read since when earlier agents have seen the host lack what the file names."""
+        """Read since when the host has lacked files that the CDI file names.
+
+        An earlier agent stored the time (``_note``).
+        """
         self._remembered = True
         with contextlib.suppress(OSError):
             self._gone_s = self._clock() - max(0.0, self._wall() - self._gone.stat().st_mtime)
 
     def _note(self, *, gone: bool) -> None:
-        """Write down for later agents that the host lacks what the file names from now on, or that it does not."""
+        """Store on disk whether the host lacks files that the CDI file names.
+
+        An agent that starts later reads from it how long the files have been missing.
+
+        Args:
+            gone: True if the files are missing from now on; False if the host has them again.
+        """
         with contextlib.suppress(OSError):
             if gone:
                 self._gone.touch()
@@ -234,9 +264,17 @@ class BaseSpecification:
         return self._gone_s is None or self._clock() - self._gone_s < ALONE_S
 
     def _make_under_lock(self, gpus: list[Gpu], driver_version: str, *, anew: bool) -> dict[str, str]:
-        """Make the file under a lock: in a rolling update another agent has read, and would write, the same one.
+        """Make the file under a lock, because another agent may write the same file in a rolling update.
 
-        The folder itself is the lock, so that nothing has to be written where the file is right on a full disk.
+        The lock is on the folder, so no lock file has to be written. This matters on a full disk.
+
+        Args:
+            gpus: GPUs that containers get as a whole: those not in MIG mode.
+            driver_version: The running driver's version; empty if unknown.
+            anew: Whether to make the file even if it lacks nothing.
+
+        Returns:
+            The result of ``_make``; empty if nothing had to be made.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -251,11 +289,11 @@ class BaseSpecification:
             os.close(descriptor)
 
     def _make(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
-        """Write the file from the best source; return a reason for each GPU and ``DRIVER``.
+        """Write the file from the best source; return what was wrong with the sources.
 
-        A reason is used if its GPU is missing.
-
-        The best source is the first that has all GPUs and the common device, else the one with the most GPUs.
+        The result has reasons by GPU uuid, and by ``DRIVER`` for the device with the driver's libraries. A reason
+        counts only if the file then lacks this device. The best source is the first that has all GPUs and the device
+        with the libraries, else the source with the most GPUs.
         """
         # 1. Try the sources in order. ``wrong`` has the reasons of all of them, by uuid, ``DRIVER``, or empty for all.
         best: _Candidate | None = None
@@ -307,10 +345,15 @@ class BaseSpecification:
         return None
 
     def _sources(self, gpus: list[Gpu], driver_version: str, wrong: dict[str, str]) -> Iterator[Specification]:
-        """Yield specifications: the toolkits', made now, those that are there, and ours; failures go into ``wrong``.
+        """Yield the specifications to choose from: new ones by toolkits, existing ones, and the present file.
 
-        Where no GPU is whole and no MIG instance is there toolkits from 1.18 on fail, as others do on what they cannot
-        read; then there is what brings no GPU.
+        Each toolkit first runs in its automatic mode. This mode may fail, for example in releases from 1.18 on if there
+        is no whole GPU and no MIG instance. Then the toolkit makes a specification without GPUs.
+
+        Args:
+            gpus: GPUs that containers get as a whole: those not in MIG mode.
+            driver_version: The running driver's version; empty if unknown.
+            wrong: This method adds the reasons of failures.
         """
         # Each toolkit in its automatic mode, then in the one that brings no GPU. All together have ``ROUND_S``.
         driver, until, is_new = self._driver(), self._clock() + ctk.ROUND_S, False
@@ -326,31 +369,40 @@ class BaseSpecification:
                     break
                 except (SetupError, ValueError) as error:
                     wrong.setdefault("", str(error))
-                    logger.log(logging.WARNING if gpus or mode == ctk.MANAGEMENT else logging.INFO, "%s", error)
+                    level = logging.WARNING if gpus or mode == ctk.MANAGEMENT else logging.INFO
+                    logger.log(level, "The CDI specification cannot be generated: %s", error)
         yield from read_all(self._folders, host_root=self._host_root)
         # What the host lacks of ours may come back; but a toolkit that has just looked knows better.
         if (ours := self._own(on_paper=self._patient and not is_new)) is not None:
             yield ours
 
     def _toolkits(self, gpus: list[Gpu], driver_version: str, wrong: dict[str, str]) -> Iterator[ctk.Toolkit]:
-        """Yield the host's toolkit, and the image's where that is not enough; one being replaced is given its time."""
+        """Yield the host's toolkit, then the image's toolkit if the caller asks for another one.
+
+        The toolkits make CDI specifications (``nvidia-ctk``). While the host's toolkit is being replaced, the image's
+        toolkit is not used. Arguments are those of ``_sources``.
+        """
         if (toolkit := ctk.find(self._host_root)) is not None:
             yield toolkit
         if self._own_toolkit is not None and not self._awaited(gpus, driver_version):
             try:
                 yield self._own_toolkit.ready()
             except OSError as error:
-                said = f"the toolkit of the agent's image cannot be used: {error}"
+                said = f"The NVIDIA container toolkit of the agent's image cannot be used: {error}"
                 wrong.setdefault("", said)
                 logger.warning("%s", said)
 
     def _awaited(self, gpus: list[Gpu], driver_version: str) -> bool:
-        """Return whether all would be well if the host's toolkit came back."""
+        """Return whether to wait for the host's toolkit before the image's toolkit is used.
+
+        The agent waits for some minutes if only files on the host are missing. An update of the host's toolkit may
+        bring them back, and then the present CDI file is complete again. Arguments are those of ``_left_out``.
+        """
         own = self._own_toolkit is not None and self._own_toolkit.named(self._path)
         return not own and self._patient and not self._missing_in_file(gpus, driver_version, on_paper=True)
 
     def _driver(self) -> ctk.Driver | None:
-        """Return where the host has the driver now; None where its root is not below the host's file system."""
+        """Return where the driver is on the host; None if the driver's root is not below the host's file system."""
         root = below(self._host_root, self._driver_root)
         if root is None:
             return None
@@ -358,7 +410,10 @@ class BaseSpecification:
         return ctk.Driver(root, dev or "/", real_folder(self._driver_root or self._host_root) or "")
 
     def _stamps(self) -> _Stamp:
-        """Return stamps that change when our specification does, the toolkit, or the specifications of others."""
+        """Return a value that changes when a specification on the host, or the host's toolkit, changes.
+
+        So the agent sees when a new attempt to make the base specification can succeed.
+        """
         toolkit = ctk.find(self._host_root)
         others = (path for folder in self._folders for path in specifications(folder))
         program = inside(self._host_root, toolkit.program.lstrip("/")) if toolkit else None

@@ -1,6 +1,6 @@
-"""``Nvml`` by the distribution ``nvidia-ml-py``, which is imported as ``pynvml``: one module of ctypes without types.
+"""Implements ``Nvml`` by the distribution ``nvidia-ml-py``, imported as ``pynvml``: one ctypes module without types.
 
-It is imported only when a library is opened, so that a node agent with simulated GPUs never loads it.
+The import happens only when a library is opened. So a node agent with simulated GPUs never loads ``pynvml``.
 """
 
 from __future__ import annotations
@@ -62,31 +62,35 @@ _NO_INSTANCE: Final = (1 << 32) - 1  # nvml.h, nvmlProcessInfo_t: of a process o
 
 
 class Library(Nvml, Protocol):
-    """An open library, of which more can be asked than discovery does.
+    """An open NVML library: the queries of discovery, and those that MIG changes need.
 
     Attributes:
-        module: ``pynvml``.
+        module: The module ``pynvml``.
     """
 
     module: Any
 
     def mig_infos(self, gpu: Handle, on: bool) -> list[Any]:
-        """Return by the binding NVML's records of instance profiles, placeable or not; kept as ``mig_profiles`` is."""
+        """Return NVML's records of MIG profiles, also of profiles that have no placement on the GPU.
+
+        ``on`` says whether the GPU's MIG mode is on. The answer is stored and used again as long as the mode stays the
+        same.
+        """
 
     def ask(self, query: str, *arguments: object) -> Any:
-        """Return by the binding what a function of ``pynvml`` returns.
+        """Call a function of ``pynvml`` and return its result.
 
         Raises:
-            NvmlError: NVML refused, the library is too old to know the function, or answered what is no text.
+            NvmlError: NVML refused, the library is too old to have the function, or the answer is not valid text.
         """
 
 
 @contextlib.contextmanager
 def opened(*, driver_root: Path | None = None) -> Iterator[Library]:
-    """Open NVML by its binding for a single reading, in a session that ends with the ``with`` block.
+    """Open NVML for a single reading; the session ends with the ``with`` block.
 
     Args:
-        driver_root: Root of the file system that holds the driver; None asks the dynamic linker. A process keeps the
+        driver_root: Root of the file system with the driver; None asks the dynamic linker. A process keeps the
             library that it opened first.
 
     Raises:
@@ -100,10 +104,12 @@ def opened(*, driver_root: Path | None = None) -> Iterator[Library]:
 
 
 def begin(*, driver_root: Path | None = None) -> Library:
-    """Begin an NVML session of the binding: it sees the GPUs that exist now, and holds them until ``end``.
+    """Begin an NVML session and return the open library.
+
+    The session sees the GPUs that exist now, and keeps them open until ``end``.
 
     Raises:
-        NvmlError: As ``opened``.
+        NvmlError: See ``opened``.
     """
     import pynvml
 
@@ -115,7 +121,7 @@ def begin(*, driver_root: Path | None = None) -> Library:
 
 
 def end(nvml: Nvml) -> None:
-    """End an NVML session of the binding that ``begin`` returned: no GPU is held any more."""
+    """End an NVML session that ``begin`` returned. The session then keeps no GPU open."""
     assert isinstance(nvml, _Binding)
     if library_sessions.ended(nvml):
         with contextlib.suppress(NvmlError):
@@ -123,7 +129,7 @@ def end(nvml: Nvml) -> None:
 
 
 class _Binding(NvmlCalls):
-    """``Library`` by the functions of ``pynvml``."""
+    """Implements ``Library`` by the functions of ``pynvml``."""
 
     def driver_version(self) -> str:
         return self.text("nvmlSystemGetDriverVersion")
@@ -143,7 +149,10 @@ class _Binding(NvmlCalls):
         return self._look_for(uuid) if handle is None else handle
 
     def _look_for(self, uuid: str) -> Handle:
-        """Ask each GPU who it is: ``nvmlDeviceGetHandleByUUID`` fails for all of them where one is lost (nvml.h)."""
+        """Return the handle of the GPU with this uuid, after a query to each GPU.
+
+        ``nvmlDeviceGetHandleByUUID`` fails for all GPUs if one is lost (nvml.h).
+        """
         others: list[NvmlError] = []
         for index in range(self.count()):
             try:
@@ -332,8 +341,9 @@ class _Binding(NvmlCalls):
 
 
 def _bus_id(info: Any) -> str:
-    """Return NVML's bus id (``00000000:06:00.0``) as /sys has it; its numbers, because its text is capitals in places.
+    """Return NVML's bus id (``00000000:06:00.0``) in the form of /sys.
 
-    A switch that a virtual machine does not see is ``ffffffff:ffff:ff.0``, which /sys never has.
+    The function builds it from NVML's numbers, because NVML's text has capital letters in some places. If a virtual
+    machine does not see a switch, the bus id of the switch is ``ffffffff:ffff:ff.0``, which /sys never has.
     """
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"

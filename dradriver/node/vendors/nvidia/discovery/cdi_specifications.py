@@ -1,9 +1,9 @@
-"""Other programs' CDI specifications: which GPUs they name, and whether they are still true.
+"""Reads CDI specifications of other programs: which GPUs they name, and whether they still fit the machine.
 
-A specification is a file that somebody made once. Its device names are what a container asks for; its device nodes are
-what the container gets. Both came from the machine of that day: after a GPU was swapped, lost or found anew its minor
-number can be another's, and after the driver was loaded anew the major number of ``nvidia-uvm``. So nothing is believed
-by its name alone.
+A CDI file describes the machine at the time when a program wrote the file. A container requests a device by its name,
+and gets the device nodes of the file. But the nodes may be wrong now. After a GPU was replaced, lost or found again,
+its minor number can belong to another GPU. After the driver was loaded again, the major number of ``nvidia-uvm`` can be
+different. So this module compares the device nodes with the host.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class _Edits(msgspec.Struct, rename="camel"):
     hooks: list[_Hook] | None = None
 
     def paths(self) -> Iterator[str]:
-        """Yield the paths that must be on the host, or no container with these CDI edits starts."""
+        """Yield the paths that these CDI edits need on the host.
+
+        Without them a container does not start.
+        """
         yield from (node.on_host for node in self.device_nodes or [])
         yield from (mount.host_path for mount in self.mounts or [])
         yield from (hook.path for hook in self.hooks or [])
@@ -77,30 +80,30 @@ class _Specification(msgspec.Struct, rename="camel"):
 
 
 class Specification:
-    """One specification as somebody wrote it.
+    """One CDI specification, as a program wrote it.
 
     Attributes:
-        source: Where it is from, in words.
-        raw: All of it.
-        edits: What every container gets by it.
+        source: The file or program that the specification comes from, for messages.
+        raw: The whole content.
+        edits: The edits that every container gets.
     """
 
     def __init__(
         self, source: str, text: bytes, *, json: bool, host_root: Path, on_paper: bool = False, ours: bool = False
     ) -> None:
-        """Read the text.
+        """Parse the text of a CDI specification.
 
         Args:
-            source: Where it is from, in words.
-            text: All of it.
-            json: Whether it is JSON, else YAML.
-            host_root: The host's files, where all must be that it names.
-            on_paper: Whether to believe that the host has all that it names, without looking.
-            ours: Whether this driver had it made, so that modes of device nodes are those of the host of that day; in
-                others' specifications somebody may have meant them.
+            source: The file or program that the specification comes from, for messages.
+            text: The whole text.
+            json: Whether the text is JSON; else it is YAML.
+            host_root: Folder that contains the host's files. The files that the specification names must be there.
+            on_paper: Whether to assume, without a check, that the host has all files that the specification names.
+            ours: Whether this driver made the specification. If so, it copied the modes of device nodes from the host,
+                and the modes are compared with the host. Other programs may have chosen modes on purpose.
 
         Raises:
-            ValueError: It is no specification.
+            ValueError: The text is not a CDI specification.
         """
         self.source = source
         self._host_root = host_root
@@ -120,19 +123,24 @@ class Specification:
             raise ValueError(f"{source}: no CDI specification: {error}") from error
 
     def names(self, kind: str | None = None) -> bool:
-        """Return whether the CDI specification is of this kind; for None, whether of any of NVIDIA's."""
+        """Return whether the CDI specification is of this kind, for example ``nvidia.com/gpu``.
+
+        If ``kind`` is None, return whether it is of any kind of NVIDIA's.
+        """
         return self._typed.kind == kind if kind else bool(_KIND.fullmatch(self._typed.kind))
 
     def has(self, name: str) -> bool:
-        """Return whether the CDI specification has a device of this name."""
+        """Return whether the CDI specification has a device with this name."""
         return any(device.name == name for device in self._typed.devices)
 
     def devices(self, gpus: Iterable[Gpu], driver_version: str) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        """Return the CDI devices of GPUs, and why other GPUs have none, by uuid.
+        """Return the usable CDI devices of GPUs by uuid, and why other GPUs have none.
+
+        A device is usable if its device nodes and files still fit the host.
 
         Args:
-            gpus: GPUs that are handed out whole.
-            driver_version: The running driver's; empty where not known.
+            gpus: GPUs that containers get as a whole: those not in MIG mode.
+            driver_version: The running driver's version; empty if unknown.
         """
         # By name: the device's judged fields, and all that the text says of it.
         by_name = {
@@ -160,14 +168,15 @@ class Specification:
         return devices, wrong
 
     def driver(self, name: str, driver_version: str) -> dict[str, Any] | None:
-        """Return a CDI device that brings no GPU, but all that every container needs.
+        """Return a CDI device that adds the driver to a container, but no GPU.
 
-        A device must edit something, so it has one of these edits once more. None where they have no device node, or
-        no container would start with them.
+        The device has no edits of its own except one device node, because CDI requires one. So a container with the
+        device gets only the edits that every container gets, for example libraries. The result is None if no container
+        could start with these edits, or if they have no device node.
 
         Args:
             name: The device's name.
-            driver_version: The running driver's; empty where not known.
+            driver_version: The running driver's version; empty if unknown.
         """
         nodes = self.edits.get("deviceNodes") or []
         if not nodes or self.unfit(driver_version):
@@ -176,10 +185,12 @@ class Specification:
         return {"name": name, "containerEdits": {"deviceNodes": [own]}}
 
     def unfit(self, driver_version: str) -> str:
-        """Return why no container can have the CDI specification's common edits; empty if it can.
+        """Return why no container can start with this specification; empty if containers can.
+
+        Only the edits that every container gets are checked, not those of single devices.
 
         Args:
-            driver_version: The running driver's; empty where not known.
+            driver_version: The running driver's version; empty if unknown.
         """
         if shared := _minors(self._common):
             said = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(shared))
@@ -189,9 +200,10 @@ class Specification:
         return self._unlike_host(self._common)
 
     def _unlike_host(self, edits: _Edits) -> str:
-        """Return what edits name that the host does not have, or has by another number; empty where all is there.
+        """Return which file or device number in the edits differs from the host; empty if all agree.
 
-        Toolkits from 1.20 on write the numbers of device nodes, of which a runtime then makes the container's.
+        Toolkits from 1.20 on write the numbers of device nodes. A runtime makes the container's nodes with these
+        numbers.
         """
         for path in edits.paths() if not self._on_paper else ():
             if not _exists(self._host_root, path):
@@ -209,7 +221,10 @@ class Specification:
         return ""
 
     def _stale(self, driver_version: str) -> str:
-        """Return the version of the driver whose libraries it mounts; empty where that is the running one's."""
+        """Return the version of the mounted driver libraries if another driver version runs.
+
+        Otherwise the text is empty.
+        """
         for mount in self._common.mounts or []:
             library = _DRIVER_LIBRARY.fullmatch(PurePosixPath(mount.host_path).name)
             if library is not None and driver_version and library[1] != driver_version:
@@ -225,7 +240,7 @@ def _exists(root: Path, path: str) -> bool:
 
 
 class _Now(NamedTuple):
-    """A device node as the host has it."""
+    """The numbers and the mode of a device node as it is on the host now."""
 
     major: int
     minor: int
@@ -233,7 +248,7 @@ class _Now(NamedTuple):
 
 
 def _device(root: Path, path: str) -> _Now | None:
-    """Return a device node as it is; None where there is none."""
+    """Return the numbers and the mode of a device node of the host; None if it does not exist."""
     with contextlib.suppress(OSError, ValueError):
         real = inside(root, path.lstrip("/"))
         if real is not None and stat.S_ISCHR((status := os.stat(real)).st_mode):
@@ -242,7 +257,12 @@ def _device(root: Path, path: str) -> _Now | None:
 
 
 def _common(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return what every container gets by a specification; one for management has the control nodes in ``all``."""
+    """Return the edits of a CDI specification (``raw``) for every container.
+
+    If the specification has no device nodes for every container, the driver's control nodes, such as
+    ``/dev/nvidiactl``, are taken from its device ``all``. nvidia-ctk writes such specifications in the mode
+    ``management``.
+    """
     edits = dict(raw.get("containerEdits") or {})
     if not edits.get("deviceNodes"):
         of_all = [device["containerEdits"] for device in raw["devices"] if device["name"] == "all"]
@@ -260,24 +280,28 @@ def _yaml(text: bytes) -> Any:
         for event in yaml.parse(text, yaml.CSafeLoader):  # before anything is built of it
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
-                raise ValueError(f"lists and maps more than {_DEEPEST} deep, or an alias; write it out")
+                raise ValueError(
+                    f"lists and maps are more than {_DEEPEST} deep, or there is an alias. Write the values out."
+                )
         return yaml.load(text, yaml.CSafeLoader)
     except (yaml.YAMLError, AttributeError, LookupError, TypeError) as error:  # ``!!bool x`` is a KeyError of its own
         raise ValueError(str(error)) from error
 
 
 def _minors(edits: _Edits) -> set[int]:
-    """Return the minor numbers of the GPUs' nodes that a device brings, as the host and the container see them."""
+    """Return the minor numbers of the GPU nodes in a device's edits, on the host and in the container."""
     paths = [path for node in edits.device_nodes or [] for path in (node.path, node.host_path)]
     return {int(match[1]) for path in paths if (match := _NODE.fullmatch(path))}
 
 
 def read_all(folders: Iterable[Path], *, host_root: Path) -> Iterator[Specification]:
-    """Yield NVIDIA's CDI specifications in the folders: the plain kind of a folder first.
+    """Yield NVIDIA's CDI specifications in these folders.
+
+    In each folder, specifications of the kind ``nvidia.com/gpu`` come first.
 
     Args:
-        folders: Where to look.
-        host_root: The host's files.
+        folders: The folders to search.
+        host_root: Folder that contains the host's files.
     """
     for folder in folders:
         specifications = []
@@ -291,7 +315,7 @@ def read_all(folders: Iterable[Path], *, host_root: Path) -> Iterator[Specificat
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the CDI specifications in a folder that are not ours, by name; none if it cannot be read."""
+    """Return the CDI specifications of other programs in a folder, by name; empty if it cannot be read."""
     with contextlib.suppress(OSError):
         return sorted(
             p for p in folder.iterdir() if p.suffix in _ENDINGS and not p.name.startswith(_OURS) and p.is_file()

@@ -1,4 +1,7 @@
-"""What NVML says of a GPU's condition: memory errors, what the driver wants done, its fabric, why it is slow."""
+"""The faults of a GPU by NVML: memory errors, the driver's recovery action, its fabric, reasons for low clocks.
+
+``nvidia_reading`` calls this module for each GPU.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +65,11 @@ class Condition(msgspec.Struct, frozen=True):
     """The condition of one GPU.
 
     Attributes:
-        faults: What is wrong.
-        sound: True where the driver itself says that nothing needs to be done.
-        row: Whether a bad row of its memory waits for a reset, which alone ends that (nvml.h,
-            nvmlDeviceGetRemappedRows); None where it is not told.
+        faults: The GPU's faults.
+        sound: True if the driver says that the GPU needs no recovery action, such as a reset. False if it needs one, or
+            if unknown.
+        row: Whether a bad row of the GPU's memory will be remapped at the next reset (nvml.h,
+            nvmlDeviceGetRemappedRows); None if unknown.
     """
 
     faults: tuple[Fault, ...]
@@ -74,15 +78,24 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 def read(nvml: Nvml, gpu: Handle, fabric: Fabric, asked: NvmlQuery) -> Condition:
-    """Return a GPU's condition by NVML; what a product or driver does not know is no fault."""
+    """Return a GPU's condition by NVML.
+
+    A query that the product or driver does not support shows no fault.
+
+    Args:
+        nvml: The open library.
+        gpu: The GPU's handle.
+        fabric: The GPU's state in its NVLink fabric.
+        asked: Asks NVML about this GPU and stores failed queries as problems.
+    """
     faults = []
     if errors := asked.ask(nvml.uncorrected_errors, gpu, default=0, quiet=_QUIET):
         faults.append(Fault("ecc", "uncorrected", f"{errors} uncorrected memory errors since the driver was loaded"))
     pending, failed = asked.ask(nvml.row_remaps, gpu, default=_UNTOLD, quiet=_QUIET)
     if failed:
-        faults.append(Fault("row-remap-failed", "", "a bad row of its memory could not be remapped"))
+        faults.append(Fault("row-remap-failed", "", "a bad row of the GPU's memory could not be remapped"))
     elif pending:
-        faults.append(Fault("row-remap-pending", "", "a bad row of its memory is remapped at its next reset"))
+        faults.append(Fault("row-remap-pending", "", "a bad row of the GPU's memory is remapped at the next reset"))
     action = asked.ask(nvml.recovery_action, gpu, default=None, quiet=_QUIET)
     if action is not None and action in _RECOVERY:
         asked_for = _RECOVERY[action]
@@ -93,15 +106,16 @@ def read(nvml: Nvml, gpu: Handle, fabric: Fabric, asked: NvmlQuery) -> Condition
 
 
 def _fabric(fabric: Fabric) -> list[Fault]:
-    """Return what keeps CUDA from starting (error 802, system not yet initialized), or the fabric slow.
+    """Return the faults of a GPU's NVLink fabric.
 
-    The driver tells "in progress" from its first request to the fabric manager until the answer, a GPU without switches
-    that it is not supported (open-gpu-kernel-modules, subdeviceCtrlCmdGetGpuFabricProbeInfo_IMPL).
+    If the GPU has not joined the fabric, CUDA cannot start (error 802, system not yet initialized). Other faults make
+    it slow. The driver says "in progress" from its first request to the fabric manager until the answer. For a GPU
+    without switches it says "not supported" (open-gpu-kernel-modules, subdeviceCtrlCmdGetGpuFabricProbeInfo_IMPL).
     """
     if fabric.state == FABRIC_IN_PROGRESS:
-        return [Fault("fabric", "in-progress", "it has not joined its NVLink fabric: does the fabric manager run?")]
+        return [Fault("fabric", "in-progress", "the GPU has not joined its NVLink fabric")]
     if fabric.status:
-        return [Fault("fabric", "failed", f"to join its NVLink fabric was refused: NVML's status {fabric.status}")]
+        return [Fault("fabric", "failed", f"the NVLink fabric refused the GPU (NVML status {fabric.status})")]
     said = [words[value] for shift, width, words in _FABRIC if (value := fabric.health >> shift & width) in words]
     return [Fault("fabric", "", f"NVLink fabric: {', '.join(said)}")] if said else []
 
@@ -109,9 +123,11 @@ def _fabric(fabric: Fabric) -> list[Fault]:
 def _slow(reasons: int) -> list[Fault]:
     faults = []
     if reasons & (_SW_THERMAL | _HW_THERMAL):
-        faults.append(Fault("thermal", "", "its clocks are lowered because it is too hot"))
+        faults.append(Fault("thermal", "", "the GPU has lowered its clocks, because it is too hot"))
     if reasons & _POWER_BRAKE:
-        faults.append(Fault("power", "", "its clocks are lowered by the server's power brake"))
+        faults.append(Fault("power", "", "the server's power brake has lowered the GPU's clocks"))
     if not faults and reasons & _HW_SLOWDOWN:
-        faults.append(Fault("thermal", "", "its clocks are lowered by its hardware: too hot, or too little power"))
+        faults.append(
+            Fault("thermal", "", "the GPU has lowered its clocks, because it is too hot or gets too little power")
+        )
     return faults

@@ -1,9 +1,10 @@
-"""NVIDIA's ``nvidia-ctk``, which knows how a container is given a GPU.
+"""Runs NVIDIA's ``nvidia-ctk``, which generates CDI specifications of GPUs; ``base_specification`` calls it.
 
-The host's runs with the host's file system as its root, so that what it writes are the host's own paths, and a wrapper
-script of the GPU operator finds what it wraps. It is asked only what releases from 1.15 on know, the oldest that tests
-run. Names and defaults of the options are from cmd/nvidia-ctk/cdi/generate/generate.go of
-NVIDIA/nvidia-container-toolkit.
+The host's program runs with the host's file system as its root. So it writes the host's own paths. And if it is a
+wrapper script of the GPU operator, the script finds the real program.
+
+The code uses only options that releases from 1.15 on have. 1.15 is the oldest release that the tests run. Names and
+defaults of the options are from cmd/nvidia-ctk/cdi/generate/generate.go of NVIDIA/nvidia-container-toolkit.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ Run = Callable[[Path, Sequence[str], float], bytes]  # the root, the words, the 
 
 
 class Toolkit(msgspec.Struct, frozen=True):
-    """A container toolkit that can be run.
+    """A copy of NVIDIA's container toolkit that can be run, the host's or the image's.
 
     Attributes:
-        program: Its ``nvidia-ctk``, a path below ``root``.
-        root: Where its file system is.
-        hook: The program that containers' hooks run, as a path of the host's.
-        host: Where the host's files are for it; empty where they are at their own paths.
-        options: What it is told beside.
+        program: The path of ``nvidia-ctk`` below ``root``.
+        root: The root of the toolkit's file system.
+        hook: The program that containers' hooks run, as a path on the host.
+        host: The folder in which the toolkit finds the host's files; empty if they are at their own paths.
+        options: Further options for the program.
     """
 
     program: str
@@ -93,12 +94,12 @@ def find(host_root: Path) -> Toolkit | None:
 
 
 class Driver(msgspec.Struct, frozen=True):
-    """Where the host has the driver, as paths of the host's.
+    """The places of the driver, as paths on the host.
 
     Attributes:
-        root: Its root.
-        dev_root: The root whose ``dev`` has its device nodes.
-        libraries: The folder with its libraries, below its root; empty where that is not known.
+        root: The root of the driver's file system.
+        dev_root: The root of the file system that has the driver's device nodes in ``dev``.
+        libraries: The folder with the driver's libraries, below ``root``; empty if unknown.
     """
 
     root: str
@@ -106,7 +107,11 @@ class Driver(msgspec.Struct, frozen=True):
     libraries: str
 
     def options(self, host: str = "") -> list[str]:
-        """Return the options that tell ``nvidia-ctk`` where the host's files and driver are."""
+        """Return the options of ``nvidia-ctk`` that say where the driver is.
+
+        Args:
+            host: The folder in which ``nvidia-ctk`` finds the host's files; empty for their own paths.
+        """
         words = [f"--driver-root={_at(host, self.root)}"]
         if self.dev_root != self.root:
             words.append(f"--dev-root={_at(host, self.dev_root)}")
@@ -116,10 +121,19 @@ class Driver(msgspec.Struct, frozen=True):
 
 
 def generate(toolkit: Toolkit, driver: Driver, *, mode: str = AUTO, run: Run, timeout_s: float = TIMEOUT_S) -> bytes:
-    """Return the CDI specification that ``nvidia-ctk`` generates, in JSON, of our own vendor with uuids as names.
+    """Return the CDI specification that ``nvidia-ctk`` generates, in JSON.
+
+    The specification has this driver's vendor name, and uuids as device names.
+
+    Args:
+        toolkit: The toolkit to run.
+        driver: Where the driver is on the host.
+        mode: The value of the program's option ``--mode``.
+        run: Runs the program.
+        timeout_s: Seconds that the program may take.
 
     Raises:
-        SetupError: There is none; the message is what the tool said.
+        SetupError: The tool made no specification; the message is the tool's.
     """
     command = [
         toolkit.program,
@@ -143,10 +157,13 @@ def _at(host: str, path: str) -> str:
 
 
 def _own_paths(made: bytes, host: str) -> bytes:
-    """Return a specification without ``host`` before its paths: those alone, and those after ``::`` in a hook's words.
+    """Return a CDI specification with the prefix ``host`` removed from its paths.
+
+    A toolkit that finds the host's files below a folder ``host`` writes paths with this prefix. The prefix is removed
+    from whole paths, and from paths after ``::`` in a hook's arguments.
 
     Raises:
-        SetupError: It is no JSON.
+        SetupError: The specification is not JSON.
     """
     path = re.compile(rf"(?:^|(?<=::)){re.escape(host)}(?=/|$)")
 
@@ -164,7 +181,10 @@ def _own_paths(made: bytes, host: str) -> bytes:
 
 
 def advice(toolkit: Toolkit | None, *, driver: Driver) -> str:
-    """Return the ``nvidia-ctk`` command that an administrator runs if a CDI specification is missing or stale."""
+    """Return what an administrator must do if a CDI specification is missing or stale, with a command.
+
+    If ``toolkit`` is None, the node has no ``nvidia-ctk``, and the advice is to install it.
+    """
     command = ["cdi", "generate", "--device-name-strategy=uuid", "--output=/var/run/cdi/nvidia.yaml"]
     command += [word for word in driver.options() if word != "--driver-root=/"]
     if toolkit is None:
@@ -174,10 +194,10 @@ def advice(toolkit: Toolkit | None, *, driver: Driver) -> str:
 
 
 def run(root: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> bytes:
-    """Run a command of ``nvidia-ctk`` with this root and return what it printed.
+    """Run a command of ``nvidia-ctk`` with ``root`` as its root folder, and return its output.
 
     Raises:
-        SetupError: It failed, took too long, printed too much, or this process may not change its root.
+        SetupError: The command failed, took too long, printed too much, or this process may not change its root.
     """
     # A small program changes the root first, so that paths are the host's own. It needs no file of this image then.
     prefix = [] if root == Path("/") else [sys.executable, "-I", "-c", _IN_ROOT, str(root)]
@@ -210,7 +230,7 @@ def run(root: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> byt
 
 
 def _temporary(root: Path) -> dict[str, str]:
-    """Return the variable that names a folder where a command can make files; none where none is."""
+    """Return the variable ``TMPDIR`` with a writable folder below the root; empty if there is no such folder."""
     for name in _WRITABLE:
         path = inside(root, name)
         if path is not None and os.access(path, os.W_OK | os.X_OK):
@@ -219,11 +239,11 @@ def _temporary(root: Path) -> dict[str, str]:
 
 
 def _printed(process: subprocess.Popen[bytes], *, until: float) -> tuple[bytes, bytes]:
-    """Return what a process writes to its output and to its errors, until it closes both.
+    """Return a process's standard output and standard error, read until the process closes both.
 
     Raises:
-        ValueError: It writes more than any specification has.
-        TimeoutExpired: It does not end in time.
+        ValueError: The process writes more than any specification has.
+        TimeoutExpired: The process does not end in time.
     """
     assert process.stdout is not None
     assert process.stderr is not None

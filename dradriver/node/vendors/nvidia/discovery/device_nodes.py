@@ -1,4 +1,4 @@
-"""The driver's device nodes in a container's own /dev, which has only those that were there at its start."""
+"""Makes the driver's device nodes in a container's own /dev, which has only the nodes that existed when it started."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 
 
 def add_nodes(sources: Iterable[Path], *, folder: Path = Path("/dev")) -> None:
-    """Make the driver's device nodes that are missing, each as in the first source that has it.
+    """Make the driver's device nodes that are missing in a folder, with the numbers that a source folder has.
 
-    A node of other numbers is made anew: those of all but the GPUs change when the driver is loaded again. Those of
-    MIG's and of IMEX's capabilities are in folders of their own, ``nvidia-caps`` and the like.
+    If several sources have a node, the first one counts. A node with other numbers is made again, because most numbers
+    can change when the driver is loaded again. Capability nodes of MIG and IMEX are in subfolders, such as
+    ``nvidia-caps``.
 
     Args:
-        sources: Folders of device nodes: the host's, and that of a driver that lives in a container itself.
-        folder: Where to make them.
+        sources: Folders of device nodes: the host's, and that of a driver in a container.
+        folder: The folder in which to make them.
     """
     wanted: dict[Path, os.stat_result] = {}
     for source in sources:
@@ -31,7 +32,7 @@ def add_nodes(sources: Iterable[Path], *, folder: Path = Path("/dev")) -> None:
 
 
 def _node(path: Path) -> os.stat_result | None:
-    """Return the status of a device node; None where the path is none."""
+    """Return the status of a device node; None if the path is not a device node."""
     with contextlib.suppress(OSError):
         status = path.stat()
         return status if stat.S_ISCHR(status.st_mode) else None

@@ -1,4 +1,8 @@
-"""When the node must release the driver: an open session keeps its module loaded and a GPU from being reset."""
+"""Tells by the node's labels when all processes must close NVIDIA's driver, for example for an update.
+
+An open NVML session keeps the driver's module loaded and prevents a reset of GPUs. So ``nvidia_gpus`` and
+``NvmlControl`` close their sessions when this module gives a reason.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ _PAUSED: Final = "paused-for-"
 
 
 def reason(labels: Mapping[str, str]) -> str | None:
-    """Return why no process may hold the driver of a node with these labels, in words; None if all may."""
+    """Return why all processes must close the driver, by the node's labels; None if they may keep it open."""
     if names.DRIVER_LABEL in labels:
         return f"node label {names.DRIVER_LABEL}={labels[names.DRIVER_LABEL]}"
     if labels.get(_STATE) in _EMPTYING:

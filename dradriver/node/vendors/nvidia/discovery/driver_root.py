@@ -1,4 +1,8 @@
-"""Paths below the root of the file system that holds the driver, and the same paths as the host's own."""
+"""Translates paths below the root of the driver's file system to paths on the host.
+
+The driver may be installed in the host's own file system, or in a folder with its own root, such as a driver
+container's.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,10 @@ _MOST_HOPS: Final = 40  # of symbolic links, as in Linux
 
 
 def dev_root(host_root: Path, driver_root: Path | None) -> Path:
-    """Return the root whose ``dev`` has the driver's device nodes: the driver's root, or the host's without any.
+    """Return the root of the file system that has the driver's device nodes in ``dev``.
 
-    A driver container has one; where the driver's root is but a folder with libraries, as on COS, they are the host's.
+    A driver container has its own ``dev``. If the driver's root is only a folder with libraries, as on COS, the result
+    is the host's root.
     """
     if driver_root is not None and (dev := inside(driver_root, "dev")) is not None and os.path.isdir(dev):
         return driver_root
@@ -21,7 +26,10 @@ def dev_root(host_root: Path, driver_root: Path | None) -> Path:
 
 
 def inside(root: Path, name: str) -> Path | None:
-    """Return a path below the driver's root without symbolic links, none of which leads out; None for a circle."""
+    """Return the real path of the file ``name`` below a root; None if symbolic links form a circle.
+
+    Symbolic links are resolved below the root, so the result is never outside the root.
+    """
     left = list(reversed(PurePosixPath(name).parts))
     at: list[str] = []
     hops = 0
@@ -43,12 +51,15 @@ def inside(root: Path, name: str) -> Path | None:
 
 
 def on_host(host_root: Path, path: Path) -> str:
-    """Return a path of the driver's root as the host's own, unchanged if it is not below the host's file system."""
+    """Return the path on the host for a path in this container; unchanged if it is not below ``host_root``."""
     return below(host_root, path) or str(path)
 
 
 def below(host_root: Path, path: Path | None) -> str | None:
-    """Return a path of the driver's root as the host's own; None if it is not below the host's file system."""
+    """Return the path on the host for a path in this container; None if it is not below ``host_root``.
+
+    If ``path`` is None, the result is ``/``.
+    """
     if path is None:
         return "/"
     with contextlib.suppress(ValueError):

@@ -1,4 +1,7 @@
-"""Asking what may fail: an answer that does not come is a default and a note, never the end of the whole reading."""
+"""Queries to NVML that may fail.
+
+If a query fails, an earlier answer or a default is used, a problem is noted, and the reading continues.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +33,31 @@ STANDS: Final = 60  # readings after which facts are asked for anew: ten minutes
 
 
 class Answers:
-    """The answers that earlier readings got.
+    """The answers of earlier readings.
 
-    Of every question the last good answer, so that one that fails once changes nothing (``Questions.ask``). And the
-    *facts*: answers that cannot change while a session is open, and of a GPU while it answers and stays in its MIG mode
-    (``Questions.ask_once``). A driver cannot be replaced below an open session, nor a GPU be reset or leave its bus
-    without a new session, or without being called lost. Should that be wrong of a driver to come, ``STANDS`` heals it.
+    There are two kinds of answers:
+
+    * The last good answer to every question. It is used if the question fails once (``NvmlQuery.ask``).
+    * *Facts* (``NvmlQuery.ask_once``): answers for which NVML is not asked again. They cannot change while a session is
+      open, and while the GPU answers and stays in its MIG mode.
+
+    Facts cannot change because a driver cannot be replaced while a session is open. And a GPU that was reset or left
+    the bus needs a new session, or is reported as lost. If this is wrong for a future driver, facts are asked again
+    after ``STANDS`` readings.
     """
 
     def __init__(self) -> None:
         self._known: dict[_Key, object] = {}  # the last good answer to each question
-        self._facts: dict[_Key, object] = {}  # answers that need not be asked again in this session
+        self._facts: dict[_Key, object] = {}  # answers that need not be asked again in this NVML session
         self._while: dict[str, object] = {}  # by GPU: the state in which its facts were learned
         self._session: object = None  # the NVML session of the facts
         self._readings = 0  # readings since the facts were last forgotten
 
     def begin(self, session: object) -> None:
-        """Begin a reading in an NVML session; forget all facts of another session, and those that are old.
+        """Begin a reading in an NVML session; forget facts of another session, and facts that are too old.
 
-        Then what ``library_sessions`` holds is forgotten, too, else the same would be told anew.
+        If facts are forgotten, the answers in ``library_sessions`` are forgotten, too. Otherwise they would be used
+        again.
         """
         self._readings += 1
         if session is not self._session or self._readings > STANDS:
@@ -57,43 +66,63 @@ class Answers:
             self._session, self._readings = session, 0
 
     def settle(self, who: str, what: str, at: str, fact: object) -> None:
-        """Store a fact that an NVML query learned, by who was asked what, and about which part."""
+        """Store a fact, which is not asked again.
+
+        Args:
+            who: The uuid of the GPU, or the two uuids of a pair, that was asked.
+            what: The name of the query.
+            at: The part of the GPU that the query is about, such as ``link 5``; empty for the whole GPU.
+            fact: The answer.
+        """
         self._facts[who, what, at] = fact
 
     def settled(self, who: str, what: str, at: str) -> bool:
-        """Return whether a fact is known from an earlier NVML query and need not be asked again."""
+        """Return whether a fact is known and need not be asked again; arguments are those of ``settle``."""
         return (who, what, at) in self._facts
 
     def fact(self, who: str, what: str, at: str, default: T) -> T:
-        """Return a fact that an NVML query learned; ``default`` if it is not known."""
+        """Return a known fact, or ``default`` if it is not known; arguments are those of ``settle``."""
         return cast("T", self._facts.get((who, what, at), default))
 
     def hold_while(self, who: str, state: object) -> None:
-        """Forget what NVML queries learned of a GPU, and of its pairs, in another state than this."""
+        """Forget the facts of a GPU if its state has changed since they were learned.
+
+        The facts of its pairs with other GPUs are forgotten, too.
+
+        Args:
+            who: The GPU's uuid.
+            state: The GPU's present state, for example whether its MIG mode is on.
+        """
         if self._while.get(who, state) != state:
             self.unsettle({who})
         self._while[who] = state
 
     def unsettle(self, whose: Collection[str]) -> None:
-        """Forget the facts that NVML queries learned of these GPUs, and of their pairs."""
+        """Forget the facts of the GPUs ``whose`` (uuids), and of pairs with them.
+
+        The next reading asks NVML for them again.
+        """
         for key in [key for key in self._facts if not set(key[0].split()).isdisjoint(whose)]:
             del self._facts[key]
 
     def unsettle_part(self, who: str, at: str) -> None:
-        """Forget the facts that NVML queries learned of one part of a GPU."""
+        """Forget the facts about one part of a GPU, such as ``link 5``."""
         for key in [key for key in self._facts if (key[0], key[2]) == (who, at)]:
             del self._facts[key]
 
     def keep(self, who: str, what: str, at: str, answer: object) -> None:
-        """Store the answer to an NVML query by who was asked what, and about which part."""
+        """Store the last good answer to a query; arguments are those of ``settle``."""
         self._known[who, what, at] = answer
 
     def last(self, who: str, what: str, at: str, default: T) -> T:
-        """Return the last good answer to an NVML query, or ``default`` if there never was one."""
+        """Return the last good answer to a query, or ``default`` if there never was one.
+
+        The other arguments are those of ``settle``.
+        """
         return cast("T", self._known.get((who, what, at), default))
 
     def forget(self, whose: Collection[str]) -> None:
-        """Forget the answers to NVML queries of all GPUs, and pairs of GPUs, but these."""
+        """Forget all answers of GPUs, and of pairs of GPUs, that are not in ``whose``."""
         for answers in (self._known, self._facts):
             for key in [key for key in answers if "-" in key[0] and not set(key[0].split()) <= set(whose)]:
                 del answers[key]
@@ -101,13 +130,13 @@ class Answers:
 
 
 class NvmlQuery:
-    """Questions about one thing; what went wrong is added to ``problems``.
+    """Asks NVML about one GPU or one pair of GPUs, and adds failures to ``problems``.
 
     Attributes:
-        who: The identity of who is asked, for ``Answers``: a uuid, or two with a blank; empty while it is not known.
-        lost: True once NVML said that the GPU has fallen off the bus, or is of no use before a reset: it is not asked
-            again.
-        failed: True once a question failed that should have an answer.
+        who: The key for ``Answers``: a uuid, or two uuids with a blank between them; empty while it is not known.
+        lost: True after NVML said that the GPU has fallen off the bus, or cannot be used before a reset. Then it is not
+            asked again.
+        failed: True after a question failed that should have an answer.
     """
 
     def __init__(self, where: str, problems: list[Problem], answers: Answers | None = None, *, who: str = "") -> None:
@@ -123,14 +152,14 @@ class NvmlQuery:
     ) -> T:
         """Return NVML's answer to a query; if it fails, the last good answer or ``default``.
 
-        A product that does not support the query never answered it, so there is no old answer.
+        If the product does not support the query, the result is ``default``.
 
         Args:
             query: A method of ``Nvml``.
             arguments: Its arguments.
-            default: What holds where there is no answer.
+            default: The value to use if there is no answer.
             quiet: NVML's return values that are no problem here.
-            at: The part that is asked about: ``link 5``.
+            at: The part of the GPU that the query is about, such as ``link 5``.
         """
         # A lost GPU is asked nothing more: each call may take long.
         if self.lost:
@@ -158,10 +187,17 @@ class NvmlQuery:
         at: str = "",
         needed: bool = True,
     ) -> T:
-        """Return a fact of NVML (``Answers``), by ``ask`` if it is not known; that there is no answer is a fact, too.
+        """Return a fact (see ``Answers``); call ``ask`` if it is not known yet.
 
-        ``needed`` is False of something that nobody needs who has the rest: its failure is noted, and does not count as
-        ``failed``.
+        If the product does not support the query, this is a fact, too.
+
+        Args:
+            query: See ``ask``.
+            arguments: See ``ask``.
+            default: See ``ask``.
+            quiet: See ``ask``.
+            at: See ``ask``.
+            needed: If False, a failure is noted as a problem, but does not set ``failed``.
         """
         if self.who and not self.lost and self._answers.settled(self.who, query.__name__, at):
             return self._answers.fact(self.who, query.__name__, at, default)
@@ -175,13 +211,22 @@ class NvmlQuery:
         return answer
 
     def hold_while(self, state: object) -> None:
-        """Forget the NVML facts that were told while the queried GPU was in another state."""
+        """Forget the queried GPU's facts if its state has changed since they were learned.
+
+        ``state`` is the present state, for example whether MIG mode is on.
+        """
         self._answers.hold_while(self.who, state)
 
     def unsettle(self, at: str) -> None:
-        """Forget the NVML facts about one part of the queried GPU."""
+        """Forget the facts about one part of the queried GPU."""
         self._answers.unsettle_part(self.who, at)
 
     def note(self, what: str, said: str, *, at: str = "") -> None:
-        """Note a problem of an NVML query."""
+        """Add a problem of an NVML query to ``problems``.
+
+        Args:
+            what: Name of the query or of the fact.
+            said: The answer to the query, and the value that is used instead.
+            at: The part of the GPU, such as ``link 5``; empty for the whole GPU.
+        """
         self._problems.append(Problem(f"{self._where} {at}".rstrip(), what, said))

@@ -1,4 +1,7 @@
-"""Reads from NVML the facts of each GPU on its own. A GPU that does not give its identity is left out."""
+"""Reads from NVML the facts of each GPU alone.
+
+A GPU that does not identify itself is left out.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Link(msgspec.Struct, frozen=True):
 
     Attributes:
         ends_in: ``REMOTE_GPU``, ``REMOTE_SWITCH``, …
-        remote: Bus id of the other end; empty at a switch, or where NVML did not say.
+        remote: Bus id of the other end; empty if the link ends in a switch, or if NVML does not report the bus id.
     """
 
     ends_in: int
@@ -42,19 +45,19 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU as NVML knows it; the fields that ``Gpu`` has too mean the same.
+    """One GPU as NVML describes it; fields with the names of ``Gpu`` fields have the same meaning.
 
     Attributes:
-        handle: To ask on.
-        capability: Major and minor number; None where not known.
-        pcie: Generation and lanes of its PCIe link; None where not known.
-        links: Its NVLinks that are up.
-        link_mbps: Signalling rate of one of them, MB/s; 0 where not known.
-        fabric: How it is in its NVLink fabric.
-        mig: Its MIG devices; None with MIG mode off.
-        profiles: Those that its MIG instances can have.
-        persistent: Whether persistence mode is on; True where the product has none.
-        unsure: True where a question failed and its last good answer stands, or none.
+        handle: NVML's handle, for further queries.
+        capability: Major and minor number of the compute capability; None if unknown.
+        pcie: Generation and lanes of the GPU's PCIe link; None if unknown.
+        links: The GPU's NVLinks that are up.
+        link_mbps: Signalling rate of one NVLink, MB/s; 0 if unknown.
+        fabric: The GPU's state in its NVLink fabric.
+        mig: The GPU's MIG devices; None if MIG mode is off.
+        profiles: The profiles of MIG instances that the GPU can have.
+        persistent: Whether persistence mode is on; True if the product does not have this mode.
+        unsure: True if a query failed, so that some values are the last good answer or a default.
     """
 
     handle: Handle
@@ -78,7 +81,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sm(self) -> int:
-        """Return the GPU's compute capability as NCCL counts it: 90 for 9.0; 0 if it is not known."""
+        """Return the GPU's compute capability as a number, as NCCL does: 90 for 9.0; 0 if it is not known."""
         return 0 if self.capability is None else self.capability[0] * 10 + self.capability[1]
 
 
@@ -88,7 +91,8 @@ class Gpus(msgspec.Struct, frozen=True):
     Attributes:
         found: All GPUs that answer, by index.
         lost: Number of GPUs that are lost or need a reset.
-        silent: Number of GPUs that did not give their identity for a passing reason. The next reading may find them.
+        silent: Number of GPUs that did not identify themselves, for a reason that may pass. The next reading may find
+            them.
     """
 
     found: tuple[GpuFacts, ...]
@@ -101,7 +105,7 @@ def read_gpus(nvml: Nvml, problems: list[Problem], answers: Answers | None = Non
 
     Args:
         nvml: The open library.
-        problems: Receives what could not be read.
+        problems: This function adds facts that could not be read.
         answers: Answers of earlier readings, used if a query fails.
 
     Raises:
@@ -114,7 +118,7 @@ def read_gpus(nvml: Nvml, problems: list[Problem], answers: Answers | None = Non
         query = NvmlQuery(f"GPU {index}", problems, answers)
         gpu = _read(nvml, index, query)
         if gpu is None or query.lost:
-            query.note("GPU", "left out; it cannot be handed out like this")
+            query.note("GPU", "the GPU is left out, because it cannot be allocated in this state")
             lost += query.lost
             silent += not query.lost
             continue
@@ -122,7 +126,7 @@ def read_gpus(nvml: Nvml, problems: list[Problem], answers: Answers | None = Non
         # Two GPUs with one identity: one of the answers is wrong, and containers might get each other's GPU.
         twin = next((g for g in answering if g.uuid == gpu.uuid or g.minor == gpu.minor), None)
         if twin is not None:
-            query.note("GPU", f"left out; it has uuid or minor number of GPU {twin.index}")
+            query.note("GPU", f"the GPU is left out, because it has the UUID or minor number of GPU {twin.index}")
             silent += 1
             continue
         answering.append(gpu)
@@ -132,23 +136,25 @@ def read_gpus(nvml: Nvml, problems: list[Problem], answers: Answers | None = Non
 
 
 def _without_bus_id(gpu: GpuFacts, problems: list[Problem]) -> GpuFacts:
-    """Return a GPU without its bus id, because another GPU has the same one and either may be wrong."""
-    text = f"{gpu.pci!r} is said by more than one GPU; it counts for none"
+    """Return a copy of a GPU without its bus id, and add a problem.
+
+    The caller uses this if two GPUs report the same bus id, because either may be wrong.
+    """
+    text = f"{gpu.pci!r} is reported by more than one GPU, so it counts for none of them"
     problems.append(Problem(f"GPU {gpu.index}", "nvmlDeviceGetPciInfo_v3", text))
     return msgspec.structs.replace(gpu, pci="")
 
 
 def _read(nvml: Nvml, index: int, query: NvmlQuery) -> GpuFacts | None:
-    """Return the facts of the GPU with an NVML index; None if it is unusable.
+    """Return the facts of the GPU with an NVML index; None if the GPU cannot be used.
 
-    A GPU that does not give its identity is unusable.
+    A GPU that does not identify itself cannot be used.
 
     Args:
         nvml: The open library.
         index: NVML's number of the GPU.
-        query: Asks about this GPU and notes failures. Gets the GPU's uuid here, so that earlier answers are found.
-            ``ask`` gives the last good answer if NVML fails, else ``default``; codes in ``quiet`` are no failure.
-            ``ask_once`` asks only until it has an answer, for facts that do not change.
+        query: Asks NVML about this GPU and notes failures. This function sets the GPU's uuid in it, so that earlier
+            answers are found.
     """
     # 1. Its identity. The bus id may be missing, uuid and minor number may not.
     handle = query.ask(nvml.gpu, index, default=None, quiet=frozenset())
@@ -178,7 +184,7 @@ def _read(nvml: Nvml, index: int, query: NvmlQuery) -> GpuFacts | None:
     if capability is None and memory_mib is None and query.failed:
         return None
     if memory_mib is None and not query.failed:
-        effect = "as where it has the CPU's; it is not shared, and no pod gets it that asks for memory"
+        effect = "as on GPUs that use the CPU's memory. The GPU is not shared, and no pod gets it that requests memory"
         query.note("nvmlDeviceGetMemoryInfo", f"it tells no memory of its own, {effect}")
 
     # 3. Links, MIG devices and the rest. From Hopper on one call reads all links.
@@ -221,13 +227,13 @@ def _read(nvml: Nvml, index: int, query: NvmlQuery) -> GpuFacts | None:
 def _links(nvml: Nvml, gpu: Handle, query: NvmlQuery, *, at_once: bool) -> list[tuple[int, Link]]:
     """Return the GPU's NVLinks that are up, each with its number.
 
+    A link's other end is a fact that is asked once. It is asked again only after the link was down.
+
     Args:
         nvml: The open library.
         gpu: The GPU.
-        query: Asks about this GPU. ``ask`` gives the last good answer if NVML fails, else ``default``; codes in
-            ``quiet`` are no failure. ``ask_once`` keeps the first answer, until ``unsettle`` forgets it: what a link
-            ends in is asked again only after the link was down.
-        at_once: Whether one call reads the states of all links.
+        query: Asks NVML about this GPU.
+        at_once: Whether one call can read the states of all links.
     """
     count = query.ask_once(nvml.link_count, gpu, default=None, quiet=NEWER | {INVALID_ARGUMENT})
     # Without a count each number is tried, and NVML answers "invalid argument" for links that do not exist.

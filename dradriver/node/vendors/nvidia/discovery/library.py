@@ -1,4 +1,4 @@
-"""The driver's library: where it is, and whether the one that this process has loaded is still the installed one."""
+"""The driver's library ``libnvidia-ml``: its path, and whether it was replaced since this process loaded it."""
 
 from __future__ import annotations
 
@@ -39,23 +39,26 @@ _loaded: Final[list[tuple[Path, _File | None]]] = []  # this process's library, 
 
 
 def find_library(driver_root: Path) -> Path:
-    """Return the library below the root of a file system that holds the driver, such as ``/run/nvidia/driver``.
+    """Return the path of the driver's library below a root, such as ``/run/nvidia/driver``.
 
-    Symbolic links are followed as by a process whose root that is: never out of it.
+    Symbolic links are resolved below the root, so the result is never outside the root.
 
     Raises:
-        NvmlError: It is in none of the places where the driver's installers put it.
+        NvmlError: The library is in none of the folders in which the driver's installers put it.
     """
     folder = library_folder(driver_root)
     path = inside(driver_root, f"{folder}/{LIBRARY}") if folder is not None else None
     if path is None:
-        said = f"no {LIBRARY} below {driver_root}; looked in {', '.join(_FOLDERS)}"
+        said = (
+            f"there is no {LIBRARY} below {driver_root} in {', '.join(_FOLDERS)}. Install the "
+            "driver, or name its root with --driver-root."
+        )
         raise NvmlError("dlopen", LIBRARY_NOT_FOUND, said)
     return path
 
 
 def library_folder(driver_root: Path) -> str | None:
-    """Return the folder with the library, as a path below the driver's root; None where it is in none."""
+    """Return the folder of the driver's library, as a path below the driver's root; None if there is no library."""
     for folder in _FOLDERS:
         path = inside(driver_root, f"{folder}/{LIBRARY}")
         if path is not None and os.path.isfile(path):
@@ -64,9 +67,10 @@ def library_folder(driver_root: Path) -> str | None:
 
 
 def real_folder(driver_root: Path) -> str | None:
-    """Return the folder with the library after all links, as a path below the driver's root; None where it is in none.
+    """Return the folder of the driver's library with all links resolved, as a path below the driver's root.
 
-    For a tool that follows links by itself: absolute ones lead it out of the root, as NixOS has them.
+    The result is None if there is no library. ``nvidia-ctk`` needs this path, because it follows links without regard
+    to the root. Absolute links, as on NixOS, would lead it out of the root.
     """
     folder = library_folder(driver_root)
     path = inside(driver_root, f"{folder}/{LIBRARY}") if folder is not None else None
@@ -74,7 +78,7 @@ def real_folder(driver_root: Path) -> str | None:
 
 
 def replaced(*, driver_root: Path | None = None) -> bool:
-    """Return whether a new process would load another driver library than this process has."""
+    """Return whether the installed driver library is another file than the library that this process has loaded."""
     with contextlib.suppress(NvmlError):
         for at, loaded in _loaded:
             now = _file(at if _by_linker(driver_root) else find_library(driver_root or at))
@@ -87,10 +91,12 @@ def _by_linker(driver_root: Path | None) -> bool:
 
 
 def load(driver_root: Path | None) -> None:
-    """Load the driver's library, once in a process: the binding opens it by its soname.
+    """Load the driver's library once in a process.
+
+    After that, ``pynvml`` finds the library by its soname.
 
     Raises:
-        NvmlError: There is none below the driver's root, or it cannot be loaded.
+        NvmlError: There is no library below the driver's root, or it cannot be loaded.
     """
     path = None if driver_root is None or _by_linker(driver_root) else find_library(driver_root)
     if _loaded:
@@ -107,7 +113,7 @@ def load(driver_root: Path | None) -> None:
 
 
 def _place(library: ctypes.CDLL) -> Path:
-    """Return where the linker found a library: the path before any link is followed."""
+    """Return the path at which the dynamic linker found a library; symbolic links in it are not resolved."""
     entry = ctypes.POINTER(ctypes.c_char_p)()  # link.h, struct link_map: the address, then the name
     if ctypes.CDLL(None).dlinfo(ctypes.c_void_p(library._handle), _LINK_MAP, ctypes.byref(entry)):
         return Path(LIBRARY)
@@ -115,7 +121,7 @@ def _place(library: ctypes.CDLL) -> Path:
 
 
 def _file(path: Path) -> _File | None:
-    """Return which file is at a path now; None for none."""
+    """Return real path, device and inode number of the file at a path; None if there is no file."""
     try:
         real = os.path.realpath(path)
         stat = os.stat(real)

@@ -1,9 +1,11 @@
-"""What this process keeps while NVML's library is initialised: open sessions, handles of GPUs and answers.
+"""The objects that this process keeps while NVML's library is initialised: open sessions, GPU handles and answers.
 
-The library counts sessions (nvml.h, nvmlInit_v2), and whoever begins one while another is open gets what that one sees.
-So a handle is good for all of them until the last ends, whatever becomes of its GPU: that of a lost one says so. The
-handle of a MIG device is none of these: it ends with the device (nvmlDeviceGetMigDeviceHandleByIndex). Answers may be
-wrong at times, so they also end when readings ask for facts anew (``failed_queries.Answers``).
+The library counts sessions (nvml.h, nvmlInit_v2). A session that begins while another is open sees the same GPUs. So a
+GPU's handle is valid in all sessions until the last session ends. This is true even if the GPU is lost; calls then
+return the error "GPU is lost".
+
+Handles of MIG devices are not kept, because they end with the device (nvmlDeviceGetMigDeviceHandleByIndex). Answers may
+be wrong at times. So they are also forgotten when a reading asks for facts again (``failed_queries.Answers``).
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ _answers: Final[dict[tuple[str, int], tuple[object, object]]] = {}
 
 
 def begun(session: object) -> None:
-    """Note a session of NVML's library after the library was told of it."""
+    """Record an NVML session that the caller has just begun, until ``ended`` is called."""
     _sessions.append(session)
 
 
 def ended(session: object) -> bool:
-    """Note that a session of NVML's library ends before it is told; return whether it was open."""
+    """Record that an NVML session ends, before the caller ends it; return whether the session was open."""
     if session not in _sessions:
         return False
     _sessions.remove(session)
@@ -38,36 +40,36 @@ def ended(session: object) -> bool:
 
 
 def sessions() -> tuple[object, ...]:
-    """Return the sessions of NVML's library that are open."""
+    """Return the open sessions of NVML's library."""
     return tuple(_sessions)
 
 
 def keep(uuid: str, gpu: Handle) -> None:
-    """Keep the handle of a GPU for the sessions of NVML's library."""
+    """Keep the handle of a GPU until the last session of NVML's library ends."""
     _handles[uuid] = gpu
 
 
 def handle(uuid: str) -> Handle | None:
-    """Return a GPU's handle that is kept over sessions of NVML's library; None if the GPU never said who it is."""
+    """Return the kept handle of the GPU with this uuid; None if there is none."""
     return _handles.get(uuid)
 
 
 def forget() -> None:
-    """Forget all answers that are kept over sessions of NVML's library. Handles stay."""
+    """Forget all stored answers, so that NVML is asked again. GPU handles are not forgotten."""
     _answers.clear()
 
 
 def answer(what: str, gpu: Handle, state: object, ask: Callable[[], T]) -> T:
-    """Return what a GPU answered in its present state in these library sessions; it is asked if it never was.
+    """Return the stored answer to a question about a GPU, or ask and store it.
 
     Args:
-        what: The question.
-        gpu: Whom it is for.
-        state: What the answer holds in: another one is forgotten.
-        ask: Asks.
+        what: The name of the question.
+        gpu: The GPU's handle.
+        state: The GPU's present state. An answer that was given in another state is not used.
+        ask: Asks the question.
 
     Raises:
-        NvmlError: It failed; nothing is kept.
+        NvmlError: The question failed; nothing is stored.
     """
     key = what, ctypes.cast(cast("Any", gpu), ctypes.c_void_p).value or 0
     known = _answers.get(key)

@@ -1,7 +1,8 @@
-"""Which MIG instances a GPU can have, asked of NVML by the functions of ``nvidia-ml-py``.
+"""Finds the MIG instances that a GPU can have, by NVML queries of ``nvidia-ml-py``.
 
-Profiles are asked for by NVML's enumeration, everything after that by the profile's own id. NVML tells them in MIG mode
-and out of it, the same for as long as the mode lasts (nvml.h, nvmlDeviceGetGpuInstanceProfileInfo).
+NVML lists the profiles by numbers of an enumeration. All further queries use the profile's own id. The profiles are
+known even if MIG mode is off, and stay the same as long as the mode lasts (nvml.h,
+nvmlDeviceGetGpuInstanceProfileInfo).
 """
 
 from __future__ import annotations
@@ -32,23 +33,21 @@ Ask = Callable[..., Any]
 
 
 def read(calls: NvmlCalls, gpu: object, infos: list[Any]) -> tuple[MigProfile, ...]:
-    """Return the MIG profiles that have a place on a GPU, the smallest first.
+    """Return the MIG profiles that have a placement on a GPU, the smallest first.
 
     The result is empty if the product has no MIG. These profiles are left out and logged:
 
-    - A profile whose name has a form that is not known. A newer driver may use it for more than a size.
-    - A profile with the name of another one: claims request profiles by name.
+    - A profile with a name of an unknown form. In newer drivers the name may mean more than a size.
+    - A profile with the same name as another profile, because claims request profiles by name.
     - Profiles beyond ``MOST_PROFILES``.
-
-    A number that is impossible makes all answers invalid.
 
     Args:
         calls: Asks the library.
         gpu: The GPU's handle.
-        infos: What ``infos`` returned for it.
+        infos: NVML's records of the profiles, from the function ``infos``.
 
     Raises:
-        NvmlError: A question failed, or an answer is invalid.
+        NvmlError: A question failed, or an answer has an impossible number.
     """
     by_name: dict[str, MigProfile] = {}
     for info in infos:
@@ -65,28 +64,31 @@ def read(calls: NvmlCalls, gpu: object, infos: list[Any]) -> tuple[MigProfile, .
 
 
 def infos(calls: NvmlCalls, gpu: object) -> list[Any]:
-    """Return NVML's own records of each MIG profile of a GPU, also of one without a place."""
+    """Return NVML's record of each MIG profile of a GPU, even without a placement.
+
+    A placement is a position on the GPU at which an instance of the profile can be made.
+    """
     known = calls.module.NVML_GPU_INSTANCE_PROFILE_COUNT
     return enumerated(calls.ask, "nvmlDeviceGetGpuInstanceProfileInfoV", known, gpu)
 
 
 def enumerated(ask: Ask, query: str, known: int, subject: object, *further_arguments: object) -> list[Any]:
-    """Return all answers of NVML to a question about each number of an enumeration.
+    """Return NVML's answers to a question for each number of an enumeration, for example for each MIG profile.
 
-    MIG profiles, for example, are an enumeration.
-
-    A gap says "not supported" or "invalid argument" (go-nvlib, VisitMigProfiles). Only the latter, and beyond all
-    numbers that are known, is the end: a newer library may know more of them.
+    For a number without an answer NVML reports "not supported" or "invalid argument" (go-nvlib, VisitMigProfiles). A
+    newer library may have more numbers than ``known``. So the enumeration ends at the first "invalid argument" at or
+    after ``known``.
 
     Args:
         ask: Asks the library.
         query: The question.
-        known: How many numbers ``nvidia-ml-py`` knows.
-        subject: What is asked about.
+        known: Number of values that ``nvidia-ml-py`` knows.
+        subject: The object of the question.
         further_arguments: The question's further arguments.
 
     Raises:
-        NvmlError: It failed, or every number is an invalid argument: then something else is.
+        NvmlError: The question failed. This includes that every number is an invalid argument: then another argument is
+            invalid.
     """
     answers: list[Any] = []
     unsupported = 0
@@ -106,16 +108,25 @@ def enumerated(ask: Ask, query: str, known: int, subject: object, *further_argum
 
 
 def listed(ask: Ask, query: str, form: Any, most: int, of: object, profile: int) -> list[Any]:
-    """Return at most so many structures that the library fills in for a MIG profile."""
+    """Return the structures that a function of NVML fills in for a MIG profile.
+
+    Args:
+        ask: Asks the library.
+        query: The name of the function.
+        form: The ctypes class of the structures.
+        most: The largest number of structures.
+        of: Handle of the GPU or GPU instance.
+        profile: Id of the profile.
+    """
     structures, count = (form * max(1, most))(), ctypes.c_uint(most)
     ask(query, of, profile, structures, ctypes.byref(count))
     return list(structures[: min(count.value, most)])
 
 
 def _profile(calls: NvmlCalls, gpu: object, info: Any) -> MigProfile | None:
-    """Return a profile with its placements; None if the GPU cannot have it.
+    """Return a profile with its placements; None if it has no placement on the GPU.
 
-    It is also None if the form of the profile's name is not known.
+    The result is also None if the name of the profile has an unknown form.
     """
     form = calls.module.c_nvmlGpuInstancePlacement_t
     # 1. The placements: first memory slice and size of each. A profile has one size.
@@ -167,4 +178,4 @@ def _engines(info: Any) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=_MOST_NUMBERS)  # once for all GPUs, and not at every question
 def _tell(profile: int, why: str) -> None:
-    logger.warning("MIG profile %d is left out: %s", profile, why)
+    logger.warning("MIG profile %d is not offered: %s", profile, why)

@@ -1,4 +1,4 @@
-"""The MIG state of a GPU by NVML: its mode, the profiles of its instances, and the devices that exist."""
+"""The MIG state of a GPU by NVML: its mode, the profiles of possible instances, and the devices that exist."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _UNPLACED: Final[tuple[int | None, int | None]] = (None, None)
 
 
 class Mig(NamedTuple):
-    """What is known of one GPU's MIG mode, profiles and devices.
+    """The MIG mode, profiles and devices of one GPU.
 
     Attributes:
-        devices: The MIG devices by slot; None where MIG mode is off or the product has none.
-        profiles: Those that its instances can have; empty where the product has no MIG, or never told.
+        devices: The MIG devices by slot; None if MIG mode is off or the product has no MIG.
+        profiles: The profiles of possible instances; empty if the product has no MIG, or NVML never answered.
     """
 
     devices: tuple[MigDevice, ...] | None
@@ -27,7 +27,11 @@ class Mig(NamedTuple):
 
 
 def mode(nvml: Nvml, gpu: Handle, query: NvmlQuery) -> bool:
-    """Return from a GPU's MIG state whether MIG mode is on. The GPU's other facts hold while that stays so."""
+    """Return whether MIG mode of a GPU is on.
+
+    If the mode has changed since the last reading, the stored answers about the GPU are forgotten: they hold for one
+    mode only. A change that waits for a reset is noted as a problem.
+    """
     now, wanted = query.ask(nvml.mig_mode, gpu, default=(False, False), quiet=NEWER)
     query.hold_while(now)
     if now != wanted:
@@ -36,15 +40,15 @@ def mode(nvml: Nvml, gpu: Handle, query: NvmlQuery) -> bool:
 
 
 def read(nvml: Nvml, gpu: Handle, query: NvmlQuery, *, on: bool) -> Mig:
-    """Return a GPU's MIG mode, profiles and devices by NVML; instances that cannot be given are noted.
+    """Return a GPU's MIG devices and profiles by NVML; note unusable instances as problems.
 
-    Profiles are a fact: NVML's answer holds for as long as the mode lasts. A GPU that does not tell them is as good a
-    whole one as any.
+    An instance is unusable if no container can get it. NVML is asked for the profiles only once while the MIG mode
+    lasts, because they stay the same. A GPU without known profiles can still be given to a container as a whole.
 
     Args:
         nvml: The open library.
-        gpu: Whom to ask.
-        query: The questions about it.
+        gpu: The GPU's handle.
+        query: Asks about this GPU.
         on: Whether MIG mode is on.
     """
     profiles = query.ask_once(nvml.mig_profiles, gpu, on, default=_NO_PROFILES, quiet=NEWER, needed=False)
@@ -55,12 +59,12 @@ def read(nvml: Nvml, gpu: Handle, query: NvmlQuery, *, on: bool) -> Mig:
     for device in devices:
         if device.slot not in handed_out:
             said = f"its GPU instance {device.gpu_instance} is not one compute instance of a profile that is known"
-            query.note("MIG device", f"left out; {said}", at=f"MIG {device.slot}")
+            query.note("MIG device", f"the GPU is left out: {said}", at=f"MIG {device.slot}")
     return Mig(devices, profiles)
 
 
 def _devices(nvml: Nvml, gpu: Handle, query: NvmlQuery) -> tuple[MigDevice, ...]:
-    """Return the MIG devices of a GPU, from the slots that are not empty."""
+    """Return the MIG devices of a GPU; NVML's slots for them may be empty."""
     # ``ask`` returns ``default`` if NVML fails; codes in ``quiet`` are no failure. A slot may be empty.
     empty = frozenset({NOT_FOUND, INVALID_ARGUMENT})
     devices = []

@@ -1,4 +1,7 @@
-"""This node's own GPUs, read again and again: what one reading says, and what stands when it fails."""
+"""This node's own GPUs of NVIDIA, read at an interval.
+
+While a reading fails, the last reading stays valid.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +50,11 @@ _DRIVER: Final = "nvidia"  # its module
 
 
 class Hardware:
-    """This node's own GPUs, for the node agent.
+    """Reads this node's own NVIDIA GPUs, for the node agent.
 
-    Only without a driver there is no GPU: no library, no module behind it, or one of another version than the library.
-    Drivers come late (an operator installs them) and are replaced. What fails in another way says nothing of the GPUs,
-    so their last state stands.
+    If the node has no usable driver, the machine has no GPU. This is so if there is no library, no module, or a module
+    of another version than the library. It is normal, because an operator may install the driver late or replace it.
+    All other failures tell nothing about the GPUs, so the last reading stays valid.
     """
 
     faults: Faults = MappingProxyType({})
@@ -69,15 +72,16 @@ class Hardware:
         released: Callable[[], str | None] = lambda: None,
         nics: KeptNics | None = None,
     ) -> None:
-        """Read nothing yet.
+        """Store the arguments; read nothing yet.
 
         Args:
-            driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
-            host_root: Where the host's /sys and /dev are; so is /proc/cpuinfo if it is there, else this process's own.
-            base: The file that makes GPUs usable in containers. A GPU that it lacks is left out of the machine. None
-                leaves none out.
-            released: Returns the reason why no process may hold the driver now; None if the driver may be held.
-            nics: The network cards that earlier readings saw, maybe those of an earlier agent.
+            driver_root: Root of the file system with the driver; None asks the dynamic linker.
+            host_root: Folder that contains the host's /sys and /dev. If it also contains /proc/cpuinfo, its /proc is
+                used, else this process's own.
+            base: Writes the base specification, the CDI file for whole GPUs. A GPU that this file lacks is left out of
+                the machine. If None, no GPU is left out.
+            released: Returns the reason why all processes must close the driver now; None if they may keep it open.
+            nics: The network cards of earlier readings, maybe those of an earlier agent.
         """
         self._nics = KeptNics() if nics is None else nics
         self._base = base
@@ -97,15 +101,18 @@ class Hardware:
         self._load: DriverLoad | None = None  # the load of the kernel module in which the last reading was made
 
     def edits(self, gpu: Gpu) -> Edits:
-        """Return the CDI id of a GPU in NVIDIA's own specification, which brings its device nodes and libraries."""
+        """Return the CDI id of a whole GPU, which adds device nodes and libraries.
+
+        The id belongs to the base specification, the agent's CDI file for whole GPUs.
+        """
         return Edits(cdi=(cdi_id(gpu.uuid),))
 
     def read(self) -> Machine:
-        """Return the machine with NVIDIA's GPUs as it is now; each problem is logged when it appears.
+        """Read the machine with NVIDIA's GPUs and return it; log new problems.
 
         Raises:
-            RestartError: The driver was replaced, and this process holds the library of the old one.
-            DriverError: It cannot be read now, which says nothing of its GPUs.
+            RestartError: The driver was replaced, and this process has loaded the library of the old driver.
+            DriverError: The machine cannot be read now; its GPUs may be healthy.
         """
         self.reset = frozenset()
         if self._host_root != Path("/"):
@@ -129,9 +136,10 @@ class Hardware:
             raise SetupError(f"the host's {self._host_root / 'sys'} cannot be looked at: {error}") from error
 
     def is_stale(self) -> bool:
-        """Return whether the last reading of NVIDIA's GPUs is stale: NVIDIA's driver was loaded again since.
+        """Return whether NVIDIA's driver was loaded again since the last reading of its GPUs.
 
-        Then no container starts by the numbers that its GPUs had: the file that brings them is removed.
+        If so, the base specification (the CDI file for whole GPUs) is removed, so that no container starts with the old
+        numbers of device nodes.
         """
         if self._load is None or self._load.outlives(self._load_now()):
             return False
@@ -139,7 +147,11 @@ class Hardware:
             try:
                 self._base.withdraw()
             except OSError as error:
-                logger.error("containers may get another GPU than theirs: %s", error)
+                logger.error(
+                    "The CDI file cannot be removed after the GPU driver was loaded again, so "
+                    "containers may get another GPU than the allocated one: %s",
+                    error,
+                )
         return True
 
     def _load_now(self) -> DriverLoad:
@@ -178,12 +190,16 @@ class Hardware:
         machine, unnamed = self._usable(reading.machine)
         self._load = load
         if self.is_stale():
-            raise SetupError("the driver was loaded anew while its GPUs were read")
+            raise SetupError("the driver was loaded again while its GPUs were read")
         self._tell((*reading.problems, *unnamed))
         return self._debounce.machine(machine)
 
     def _were_reset(self, read: nvidia_reading.Reading) -> frozenset[str]:
-        """Return the GPUs whose bad row waits no more, and those that NVML had called lost or in need of a reset."""
+        """Return the uuids of the GPUs that were reset since the last reading.
+
+        A GPU was reset if a bad memory row does not wait for a reset any more, or if the GPU was missing and is present
+        again.
+        """
         there = {gpu.uuid for gpu in read.machine.gpus}
         remapped = {uuid for uuid, waits in read.rows.items() if self._row_waits.get(uuid) and not waits}
         back = self._gone & there
@@ -195,10 +211,12 @@ class Hardware:
         return frozenset(remapped | back)
 
     def _without_driver(self, reason: str) -> Machine:
-        """Let go of a driver that is to be replaced, and say without asking it whether it is still there.
+        """Close a driver that is about to be replaced; return the machine without GPUs once it is unloaded.
+
+        This method does not call the driver. ``reason`` says why the driver must be closed.
 
         Raises:
-            SetupError: It is: the last state stands.
+            SetupError: The driver is still loaded; the last reading stays valid.
         """
         self.close()
         if self._load_now().module:
@@ -209,28 +227,31 @@ class Hardware:
         if self.is_stale():
             self._load = self._load_now()
         # Those that were there are not lost.
-        self.faults = dict.fromkeys(self._seen, (Fault("driver", "", f"there is no driver for it: {said}"),))
+        self.faults = dict.fromkeys(self._seen, (Fault("driver", "", f"the GPU has no driver: {said}"),))
         self.sound = frozenset()
         self._tell((Problem("machine", "no GPUs", said),))
         return nvidia_reading.empty(self._host_root)
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Return the pids that compute on each of NVIDIA's GPUs.
+        """Return the ids of processes that compute on each of NVIDIA's GPUs.
 
         Raises:
-            NvmlError: The driver, or a GPU that is there, does not say.
-            SetupError: The driver is let go: asking would take hold of it again.
+            NvmlError: The driver, or a present GPU, does not answer.
+            SetupError: The driver must stay closed, and a query would open it again.
         """
         self._refuse_released()
         with binding.opened(driver_root=self._driver_root) as nvml:
             return nvidia_processes.find(nvml, gpus)
 
     def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
-        """Return what each of NVIDIA's GPUs did since a moment.
+        """Return how much each of NVIDIA's GPUs worked since the agent last asked.
+
+        Args:
+            gpus: By uuid of each GPU, the time up to which the agent knows its work, in microseconds since the epoch.
 
         Raises:
             NvmlError: There is no driver.
-            SetupError: The driver is let go: asking would take hold of it again.
+            SetupError: The driver must stay closed, and a query would open it again.
         """
         self._refuse_released()
         with binding.opened(driver_root=self._driver_root) as nvml:
@@ -241,7 +262,10 @@ class Hardware:
             raise SetupError(f"the driver is let go: {reason}")
 
     def _usable(self, machine: Machine) -> tuple[Machine, list[Problem]]:
-        """Return the machine without the GPUs that no container can be given; those in MIG mode are in it."""
+        """Return the machine without GPUs that containers cannot get, and a problem for each.
+
+        These are whole GPUs that the agent's CDI file lacks. GPUs in MIG mode stay.
+        """
         wrong = self._base.keep(machine) if self._base is not None else {}
         told = [
             Problem(f"GPU {gpu.index}", GPU_KIND, f"left out: {wrong[gpu.uuid]}")

@@ -1,4 +1,7 @@
-"""Which processes compute on GPUs now: what Kubernetes takes for free may not be."""
+"""Finds the processes that compute on GPUs now.
+
+Processes may use a GPU even if no claim has it.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ _NONE: Final = frozenset({GPU_IS_LOST, NOT_FOUND, NOT_SUPPORTED, FUNCTION_NOT_FO
 
 
 def find(nvml: Nvml, uuids: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """Return the pids of processes on each of NVIDIA's GPUs by NVML; a lost GPU has none.
+    """Return the ids of processes on each of NVIDIA's GPUs by NVML; a lost GPU has none.
 
-    NVML names only processes of the caller's own PID namespace: the agent's must be the host's.
+    NVML names only processes of the caller's own PID namespace. So the agent must run in the host's PID namespace.
 
     Raises:
-        NvmlError: A GPU that may be one of them is there and does not say.
+        NvmlError: A present GPU, which may be one of these, does not answer.
     """
     pids: dict[str, tuple[int, ...]] = {}
     trouble: NvmlError | None = None

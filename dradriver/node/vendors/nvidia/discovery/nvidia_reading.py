@@ -36,13 +36,13 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         machine: The machine with all GPUs that answer.
-        problems: What could not be read or contradicts itself, and the value that is used instead.
+        problems: Facts that could not be read or contradict others, and the values that are used instead.
         unsure: Uuids of GPUs for which a query failed. An earlier answer is used, or a default.
         lost: Number of GPUs that are lost or need a reset.
-        silent: Number of GPUs that did not give their identity. The next reading may find them.
+        silent: Number of GPUs that did not identify themselves. The next reading may find them.
         faults: The faults of GPUs, by uuid.
-        sound: Uuids of GPUs that need no repair, as the driver says.
-        rows: By uuid: whether a memory row waits for a reset to be remapped. GPUs that cannot tell are missing.
+        sound: Uuids of GPUs of which the driver says that they need no recovery action.
+        rows: By uuid: whether a memory row waits for a reset to be remapped. GPUs that do not report this are missing.
     """
 
     machine: Machine
@@ -62,10 +62,10 @@ def read(
     proc_root: Path | None = None,
     kept: KeptNics | None = None,
 ) -> Reading:
-    """Return one reading of this machine with NVIDIA's GPUs, for which NVML is opened and closed.
+    """Open NVML, read this machine with NVIDIA's GPUs once, close NVML, and return the reading.
 
     Args:
-        driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
+        driver_root: Root of the file system with the driver; None asks the dynamic linker.
         host_root: Folder that contains the host's /sys.
         proc_root: Folder that contains the host's /proc; None for ``host_root``.
         kept: The NICs that the node's agent has seen before; None if there is no such record.
@@ -89,16 +89,15 @@ def discover(
     answers: Answers | None = None,
     kept: KeptNics | None = None,
 ) -> Reading:
-    """Return a reading of the machine with NVIDIA's GPUs.
-
-    It comes from an open NVML, and from /sys and /proc of the host.
+    """Return a reading of the machine with NVIDIA's GPUs, from an open NVML and the host's /sys and /proc.
 
     Args:
         nvml: The open library.
         root: Folder that contains the host's /sys.
         proc_root: Folder that contains the host's /proc; None for ``root``.
-        answers: Answers of earlier readings, used if a query fails; updated with the answers of this reading.
-        kept: NICs of earlier readings, which stay in the machine while pods use them; updated with those of this one.
+        answers: Answers of earlier readings, used if a query fails. This function adds the answers of this reading.
+        kept: NICs of earlier readings, which stay in the machine while pods use them. This function adds the NICs of
+            this reading.
 
     Raises:
         NvmlError: NVML does not even say how many GPUs there are.
@@ -123,7 +122,10 @@ def empty(root: Path) -> Machine:
 
 
 def _still_responds(nvml: Nvml, gpu: GpuFacts) -> bool:
-    """Return whether a GPU still responds, under the same uuid, after the machine was read."""
+    """Return whether a GPU still responds under the same uuid.
+
+    If not, the caller gives up this reading, and the machine is read again.
+    """
     try:
         return nvml.uuid(gpu.handle) == gpu.uuid
     except NvmlError:
@@ -131,7 +133,10 @@ def _still_responds(nvml: Nvml, gpu: GpuFacts) -> bool:
 
 
 def _is_in_mig_mode(nvml: Nvml, gpu: GpuFacts) -> bool:
-    """Return whether a GPU is in MIG mode: a claim may have turned it on since the GPU was read."""
+    """Return whether a GPU is in MIG mode now; False if unknown.
+
+    A claim may have turned the mode on after the GPU was read.
+    """
     try:
         return gpu.mig is not None or nvml.mig_mode(gpu.handle)[0]
     except NvmlError:
@@ -148,12 +153,12 @@ def _describe(
     root: Path,
     proc_root: Path | None,
 ) -> Reading:
-    """Return the reading for GPUs whose own facts were read: adds links, paths, NICs and faults.
+    """Return the reading of the machine, from the facts of its GPUs: adds links, paths, NICs and faults.
 
     Args:
         nvml: The open library.
         read: The GPUs that answered, and how many did not.
-        problems: Receives what could not be read.
+        problems: This function adds facts that could not be read.
         answers: See ``discover``.
         kept: See ``discover``.
         root: Folder that contains the host's /sys.
@@ -169,7 +174,7 @@ def _describe(
     # ``tree.seat`` returns where /sys has a device in the PCI tree: root complex, switches and NUMA node. Paths follow.
     for gpu in gpus:
         if gpu.pci and tree.seat(gpu.pci) is None:
-            text = f"{root / 'sys'} does not know {gpu.pci}; NUMA node and NIC paths stay unknown"
+            text = f"{root / 'sys'} does not have {gpu.pci}, so its NUMA node and NIC paths are not known"
             problems.append(Problem(f"GPU {gpu.index}", "/sys", text))
     nics = nic_discovery.read_nics(root, tree, problems, kept)
     switched = nvlink_matrix.switch_links(gpus, pci_class=tree.pci_class)
@@ -209,7 +214,11 @@ def _describe(
 
     # 3. What is wrong with it.
     problems += [
-        Problem(f"GPU {gpu.index}", "persistence mode", "off: whenever nobody uses it, it sleeps and forgets; see docs")
+        Problem(
+            f"GPU {gpu.index}",
+            "persistence mode",
+            "off: the GPU loses its state whenever no process uses it. Turn it on: nvidia-smi -pm 1",
+        )
         for gpu in gpus
         if not gpu.persistent
     ]
@@ -222,7 +231,7 @@ def _describe(
     faults_of_links = _link_faults(nvml, machine, gpus, conditions, switched, refused, all_present=all_present)
     # A GPU of which a query failed: an earlier answer stands in for it.
     unsure = frozenset(gpu.uuid for gpu in gpus if gpu.unsure)
-    unreadable = Fault("unreadable", "", "NVML does not answer all questions about it")
+    unreadable = Fault("unreadable", "", "NVML does not answer some queries about the GPU")
     return Reading(
         machine=check(machine),
         problems=tuple(problems),
@@ -250,13 +259,13 @@ def _link_faults(
 ) -> dict[str, tuple[Fault, ...]]:
     """Return the faults of NVLinks by GPU uuid.
 
-    A fault is a link that is down, or a pair without peer access.
+    A fault is a link that is down, or a pair of GPUs without peer access that nothing else explains.
 
     Args:
         nvml: The open library.
         machine: The machine that the GPUs are in.
         gpus: The facts of its GPUs, in the machine's order.
-        conditions: The state of each GPU, by uuid.
+        conditions: The condition of each GPU, by uuid.
         switched: Number of links to NVSwitches, by GPU.
         refused: Pairs of GPUs without peer access.
         all_present: Whether no GPU of the server is known to be missing.
@@ -295,9 +304,9 @@ def _numa(
     problems: list[Problem],
     answers: Answers,
 ) -> int | None:
-    """Return a GPU's NUMA node by /sys, else by NVML; None if neither names exactly one.
+    """Return a GPU's NUMA node from /sys, else from NVML; None if neither names exactly one node.
 
-    /sys has none (-1) if the firmware did not say it.
+    /sys does not name a node if the firmware does not report it.
     """
     if seat is not None and seat.numa is not None:
         return seat.numa
@@ -343,7 +352,10 @@ def _pcie_gbps(gpu: GpuFacts, tree: PciTree) -> float:
 def _paths(
     nvml: Nvml, gpus: tuple[GpuFacts, ...], places: tuple[Place, ...], problems: list[Problem], answers: Answers
 ) -> tuple[tuple[PathType, ...], ...]:
-    """Return the g x g PCIe path types: NVML's, or what /sys implies if NVML names none."""
+    """Return a matrix of the PCIe path types between each two GPUs.
+
+    A path type comes from NVML, or from /sys if NVML does not answer.
+    """
     matrix = [[PathType.SELF] * len(gpus) for _ in gpus]
     for i, a in enumerate(gpus):
         for j, b in enumerate(gpus[:i]):
@@ -354,7 +366,10 @@ def _paths(
 
 
 def _link_gbps(gpus: tuple[GpuFacts, ...]) -> float:
-    """Return the bandwidth of one NVLink of the slowest type on this machine, GB/s; 0 if no link is up."""
+    """Return the bandwidth of one NVLink in GB/s, as NCCL counts it; 0 if no link is up.
+
+    If the GPUs have different types of NVLink, this is the slowest type.
+    """
     linked = [gpu for gpu in gpus if gpu.links]
     known = [nccl_bandwidths.link_gbps(gpu.sm) for gpu in linked if gpu.sm]
     rates = [nvlink_matrix.link_gbps_by_rate(gpu.link_mbps) for gpu in linked if gpu.link_mbps]

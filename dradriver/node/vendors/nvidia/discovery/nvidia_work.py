@@ -1,7 +1,9 @@
-"""Whether GPUs work, by NVML: all of a GPU at the last moment, and each process on it since it was last asked.
+"""Reads from NVML how much GPUs work.
 
-In MIG mode NVML tells neither (nvml.h, nvmlDeviceGetUtilizationRates and nvmlDeviceGetProcessUtilization). An instance
-without any process does nothing; what one with a process does is not known.
+NVML reports the work of the whole GPU in the last second, and of each process since the last query.
+
+In MIG mode NVML reports neither (nvml.h, nvmlDeviceGetUtilizationRates and nvmlDeviceGetProcessUtilization). An
+instance without any process does nothing. If an instance has a process, its work is unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ T = TypeVar("T")
 
 
 def find(nvml: Nvml, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
-    """Return the work that NVML saw on each of NVIDIA's GPUs since a moment, in microseconds, given by uuid."""
+    """Return by NVML how much NVIDIA's GPUs worked since the agent last asked.
+
+    Args:
+        nvml: The open library.
+        gpus: By uuid of each GPU, the time up to which the agent knows its work, in microseconds since the epoch.
+    """
     return {uuid: _of(nvml, uuid, since_us) for uuid, since_us in gpus.items()}
 
 

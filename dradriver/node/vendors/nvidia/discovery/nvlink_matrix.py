@@ -1,4 +1,4 @@
-"""The matrix of NVLinks between GPUs, from what each GPU says of its own links."""
+"""The matrix of NVLinks between GPUs, from each GPU's own links by NVML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def switch_links(gpus: Sequence[GpuFacts], *, pci_class: Callable[[str], str]) -
 
     Args:
         gpus: All GPUs.
-        pci_class: Gives the PCI class that /sys has for a bus id, empty for one that it does not have.
+        pci_class: Returns the PCI class of a bus id from /sys; empty if /sys does not have the bus id. With a driver
+            that does not tell what a link ends in, the class shows whether the other end is a GPU.
     """
     here = {gpu.pci for gpu in gpus if gpu.pci}
     return tuple(sum(_ends_in_switch(link, here, pci_class) for link in gpu.links) for gpu in gpus)
@@ -40,10 +41,10 @@ def _ends_in_switch(link: Link, here: set[str], pci_class: Callable[[str], str])
 def link_matrix(
     nvml: Nvml, gpus: Sequence[GpuFacts], switched: Sequence[int], problems: list[Problem], answers: Answers
 ) -> tuple[Matrix, list[Pair]]:
-    """Return the number of NVLinks of each pair, and the pairs without peer access.
+    """Return a matrix with the number of NVLinks between each two GPUs, and the pairs without peer access.
 
-    The numbers are a g x g matrix. Over switches the smaller number of both GPUs counts. A pair that NVML knows to have
-    no peer access over NVLink (a fault, a fabric manager that does not run or has other partitions, MIG mode) has 0.
+    If the links go through switches, the GPU with fewer links to switches determines the number. A pair without peer
+    access has 0. Reasons for this are a fault, MIG mode, or a fabric manager that does not run or has other partitions.
     """
     # Of each GPU, how many links lead to each bus id.
     direct = [Counter(link.remote for link in _to_gpus(gpu)) for gpu in gpus]
@@ -56,13 +57,18 @@ def link_matrix(
             # The links that either side counts to the other; they differ if one side does not say where its links end.
             sides = _agreed(_side(direct[j], gpus[i]), _side(direct[i], gpus[j]))
             if sides[0] != sides[1]:
-                query.note("NVLink", f"{sides[0]} links from one side, {sides[1]} from the other; the smaller counts")
+                query.note(
+                    "NVLink", f"{sides[0]} links from one side, {sides[1]} from the other. The smaller value counts"
+                )
             count = min(sides) + min(switched[i], switched[j])
 
             # NVML says that the pair cannot reach each other: NCCL would not use these links.
             ends = gpus[j].handle, gpus[i].handle
             if count and not query.ask(nvml.nvlink_p2p, *ends, default=True, quiet=NEWER):
-                query.note("nvmlDeviceGetP2PStatus", f"no peer access over NVLink; their {count} links do not count")
+                query.note(
+                    "nvmlDeviceGetP2PStatus",
+                    f"the GPUs have no peer access over NVLink, so their {count} links do not count",
+                )
                 refused.append((j, i))
                 count = 0
             matrix[i][j] = matrix[j][i] = count
@@ -70,17 +76,33 @@ def link_matrix(
 
 
 def of_two(one: GpuFacts, other: GpuFacts, problems: list[Problem], answers: Answers) -> NvmlQuery:
-    """Return the query about a pair of GPUs by which the NVLink matrix asks NVML."""
+    """Return an ``NvmlQuery`` that asks NVML about a pair of GPUs, with the pair's answers of earlier readings.
+
+    ``one`` and ``other`` are the GPUs. Failed queries are added to ``problems``.
+    """
     return NvmlQuery(f"GPU {one.index} - GPU {other.index}", problems, answers, who=f"{one.uuid} {other.uuid}")
 
 
 def _side(direct: Counter[str], other: GpuFacts) -> tuple[int, int]:
-    """Return the links that end in the other GPU, and those that are up but did not say where they end."""
+    """Return one GPU's number of links to the other GPU, and its number of links with an unknown end.
+
+    Args:
+        direct: Number of the first GPU's links by the bus id of the other end; an unknown end is empty.
+        other: The other GPU.
+    """
     return direct[other.pci] if other.pci else 0, direct[""]
 
 
 def _agreed(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """Return both sides' numbers; links that did not say where they end are those that the other side knows of."""
+    """Return the number of links between two GPUs as each of them counts.
+
+    A link with an unknown end counts if the other GPU reports the link. Different numbers mean that a GPU's answer is
+    wrong.
+
+    Args:
+        one: The result of ``_side`` for the first GPU.
+        other: The result of ``_side`` for the second GPU.
+    """
     return min(sum(one), max(one[0], other[0])), min(sum(other), max(one[0], other[0]))
 
 
@@ -89,5 +111,5 @@ def _to_gpus(gpu: GpuFacts) -> list[Link]:
 
 
 def link_gbps_by_rate(mbps: int) -> float:
-    """Return one NVLink's bandwidth as NCCL counts it for a signalling rate in MB/s."""
+    """Return the bandwidth of one NVLink in GB/s, as NCCL counts it, for a signalling rate in MB/s."""
     return next((gbps for below, gbps in _RATES if mbps < below), 40.1)

@@ -1,4 +1,4 @@
-"""NVML, NVIDIA's management library, as discovery sees it: what may be asked, with types."""
+"""The interface of the queries to NVML, NVIDIA's management library, that discovery needs, with types."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ Handle = NewType("Handle", object)
 
 
 class Fabric(NamedTuple):
-    """How a GPU is in its NVLink fabric.
+    """The state of a GPU in its NVLink fabric, the network of NVSwitches.
 
     Attributes:
-        state: How far it has joined (``nvmlGpuFabricState_t``): ``FABRIC_COMPLETED``, …
-        status: Why it was refused (``nvmlReturn_t``); 0 before that is completed.
-        health: What is wrong with it, as a mask; 0 before, and where the driver does not tell.
-        clique: ``clusterUUID.cliqueID`` of the multi-node fabric that it has joined; empty for none.
+        state: The state of its registration (``nvmlGpuFabricState_t``): ``FABRIC_COMPLETED``, …
+        status: The error of its registration (``nvmlReturn_t``); 0 until the registration is completed.
+        health: Its faults, as NVML's bit mask; 0 before the registration is completed, or if the driver does not report
+            faults.
+        clique: ``clusterUUID.cliqueID`` of the multi-node fabric that the GPU has joined; empty for none.
     """
 
     state: int = 0
@@ -53,12 +54,13 @@ class Fabric(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What a process did on a GPU.
+    """The work of one process on a GPU.
 
     Attributes:
         pid: The process.
-        at_us: When, in microseconds since the epoch.
-        percent: Of the time, the most of what it used: multiprocessors, memory, encoders or decoders.
+        at_us: The time, in microseconds since the epoch.
+        percent: The highest of four values: the percentages of time in which the process used multiprocessors, memory,
+            encoders and decoders.
     """
 
     pid: int
@@ -72,7 +74,7 @@ class NvmlError(DriverError):
     Attributes:
         query: Name of the function.
         code: NVML's return value.
-        said: The library's own words for it.
+        said: The library's message.
     """
 
     reason = "NvmlError"
@@ -85,136 +87,155 @@ class NvmlError(DriverError):
 
 
 class Nvml(Protocol):
-    """What is asked of an open library. Every method raises ``NvmlError`` where NVML does not answer."""
+    """The queries to an open library. Every method raises ``NvmlError`` if NVML does not answer."""
 
     def driver_version(self) -> str:
-        """Return the driver's version by NVML: ``580.95.05``."""
+        """Return the driver's version: ``580.95.05``."""
 
     def cuda_version(self) -> str:
-        """Return the newest CUDA that the driver knows by NVML: ``13.0``."""
+        """Return the newest CUDA version that the driver supports: ``13.0``."""
 
     def count(self) -> int:
-        """Return the number of GPUs that NVML knows, those that do not answer included."""
+        """Return the number of GPUs that NVML knows, including GPUs that do not answer."""
 
     def gpu(self, index: int) -> Handle:
-        """Return NVML's handle of a GPU."""
+        """Return NVML's handle of a GPU, for further queries, by NVML's index of the GPU."""
 
     def device(self, uuid: str) -> Handle:
-        """Return NVML's handle of the GPU with this identity; it is looked for only if none is kept."""
+        """Return NVML's handle of the GPU with this uuid.
+
+        If this process has not stored the handle, each GPU is asked for its uuid.
+        """
 
     def uuid(self, gpu: Handle) -> str:
-        """Return the identity of a GPU or MIG device by NVML: ``GPU-`` or ``MIG-`` and a lower-case UUID."""
+        """Return the uuid of a GPU or MIG device: ``GPU-`` or ``MIG-`` and a lower-case UUID."""
 
     def minor(self, gpu: Handle) -> int:
-        """Return N of a GPU's ``/dev/nvidiaN`` by NVML."""
+        """Return the N of a GPU's ``/dev/nvidiaN``; NVML calls N the minor number."""
 
     def bus_id(self, gpu: Handle) -> str:
-        """Return a GPU's bus id by NVML as /sys writes it: ``0000:06:00.0``."""
+        """Return a GPU's bus id in the form of /sys: ``0000:06:00.0``."""
 
     def numa_nodes(self, gpu: Handle) -> tuple[int, ...]:
-        """Return by NVML the NUMA nodes whose memory is nearest: ``NUMA Affinity`` of ``nvidia-smi topo -m``.
+        """Return the NUMA nodes that are nearest to a GPU: ``NUMA Affinity`` of ``nvidia-smi topo -m``.
 
-        Not ``nvmlDeviceGetNumaNodeId``: that is the node that a Grace GPU's own memory is, which has no CPUs.
+        ``nvmlDeviceGetNumaNodeId`` is not used: for a Grace GPU it is the node of the GPU's own memory, which has no
+        CPUs.
         """
 
     def product(self, gpu: Handle) -> str:
-        """Return by NVML the product's name, of a MIG device with profile: ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``."""
+        """Return the name of the product.
+
+        For a MIG device the name ends with the profile: ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``.
+        """
 
     def compute_capability(self, gpu: Handle) -> tuple[int, int]:
-        """Return major and minor number of a GPU's compute capability by NVML."""
+        """Return the major and minor number of a GPU's compute capability."""
 
     def memory_mib(self, gpu: Handle) -> int:
-        """Return a GPU's whole memory by NVML in MiB, as ``nvidia-smi`` prints it."""
+        """Return a GPU's total memory in MiB, as ``nvidia-smi`` prints it."""
 
     def power_watts(self, gpu: Handle) -> int:
-        """Return by NVML the power limit that the product comes with; an administrator can set another one."""
+        """Return the product's default power limit in watts; an administrator can set another limit."""
 
     def persistent(self, gpu: Handle) -> bool:
-        """Return by NVML whether a GPU stays initialised while no process has it open (persistence mode)."""
+        """Return whether persistence mode is on.
+
+        With this mode, the GPU stays initialised while no process has it open.
+        """
 
     def pcie_link(self, gpu: Handle) -> tuple[int, int]:
-        """Return generation and lanes of the best PCIe link that GPU and slot can have, by NVML."""
+        """Return generation and lanes of the best PCIe link that a GPU and its slot support."""
 
     def link_count(self, gpu: Handle) -> int:
-        """Return the number of NVLinks that a GPU has by NVML, up or down."""
+        """Return the number of NVLinks that a GPU has, up or down."""
 
     def link_active(self, gpu: Handle, link: int) -> bool:
-        """Return whether an NVLink is up, by NVML."""
+        """Return whether one NVLink of a GPU is up."""
 
     def links_active(self, gpu: Handle, count: int) -> tuple[bool | NvmlError, ...]:
-        """Return by NVML whether each of ``count`` NVLinks is up, or why that is unknown; one call, from Hopper on."""
+        """Return for each of the first ``count`` NVLinks whether it is up, or the error.
+
+        NVML is called once for all links, which works from Hopper on.
+        """
 
     def link_remote_type(self, gpu: Handle, link: int) -> int:
-        """Return by NVML what an NVLink ends in: ``REMOTE_GPU``, … (``nvmlIntNvLinkDeviceType_t``)."""
+        """Return the type of device at an NVLink's other end: ``REMOTE_GPU``, … (``nvmlIntNvLinkDeviceType_t``)."""
 
     def link_remote(self, gpu: Handle, link: int) -> str:
-        """Return by NVML the bus id of what an NVLink ends in, as /sys writes it."""
+        """Return the bus id of the device at the other end of an NVLink, in the form of /sys."""
 
     def link_mbps(self, gpu: Handle, link: int) -> int:
-        """Return by NVML an NVLink's signalling rate in MB/s, one direction."""
+        """Return an NVLink's signalling rate in MB/s, one direction."""
 
     def c2c_lanes(self, gpu: Handle) -> int:
-        """Return by NVML the number of lanes to the GPU's own CPU (Grace), up or down."""
+        """Return the number of C2C lanes between a GPU and its own CPU (Grace), up or down."""
 
     def c2c_gbps(self, gpu: Handle, lanes: int) -> float:
-        """Return by NVML the GB/s, in one direction, of the active ones of the first ``lanes`` lanes to the CPU."""
+        """Return the bandwidth between a GPU and its own CPU (Grace) in one direction, in GB/s.
+
+        Args:
+            gpu: The GPU's handle.
+            lanes: The number of C2C lanes. Only active lanes count.
+        """
 
     def ancestor(self, a: Handle, b: Handle) -> PathType:
-        """Return by NVML the PCIe path between two GPUs, as ``nvidia-smi topo -m`` has it."""
+        """Return the type of the PCIe path between two GPUs, as ``nvidia-smi topo -m`` prints it."""
 
     def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
-        """Return by NVML whether two GPUs can reach each other's memory over NVLink."""
+        """Return whether two GPUs can access each other's memory over NVLink."""
 
     def fabric(self, gpu: Handle) -> Fabric:
-        """Return by NVML how the GPU is in its NVLink fabric."""
+        """Return the state of a GPU in its NVLink fabric, the network of NVSwitches."""
 
     def uncorrected_errors(self, gpu: Handle) -> int:
-        """Return by NVML the number of uncorrected memory errors since the driver was loaded."""
+        """Return the number of uncorrected memory errors of a GPU since the driver was loaded."""
 
     def row_remaps(self, gpu: Handle) -> tuple[bool, bool]:
-        """Return by NVML whether rows of memory are remapped at the next reset, and whether remapping has failed."""
+        """Return whether memory rows will be remapped at the next reset, and whether a remapping has failed."""
 
     def recovery_action(self, gpu: Handle) -> int:
-        """Return by NVML what the driver wants done (``nvmlDeviceGpuRecoveryAction_t``): 0 is nothing."""
+        """Return the recovery action that the driver requests (``nvmlDeviceGpuRecoveryAction_t``); 0 for no action."""
 
     def slow_reasons(self, gpu: Handle) -> int:
-        """Return by NVML why a GPU's clocks are low now, as a mask (``nvmlClocksEventReason…``)."""
+        """Return the reasons why a GPU's clocks are low now, as NVML's bit mask (``nvmlClocksEventReason…``)."""
 
     def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
-        """Return by NVML whether MIG mode is on, and whether it will be after the GPU's next reset."""
+        """Return whether a GPU's MIG mode is on, and whether it will be on after the next reset."""
 
     def mig_slots(self, gpu: Handle) -> int:
-        """Return by NVML how many MIG devices the GPU can have."""
+        """Return the maximum number of MIG devices of a GPU."""
 
     def mig_device(self, gpu: Handle, slot: int) -> Handle:
-        """Return by NVML the MIG device in a slot; an empty one is ``NOT_FOUND``."""
+        """Return NVML's handle of the MIG device in a slot; the error of an empty slot is ``NOT_FOUND``."""
 
     def mig_ids(self, device: Handle) -> tuple[int, int]:
-        """Return by NVML the numbers of a MIG device's GPU instance and compute instance."""
+        """Return the numbers of a MIG device's GPU instance and compute instance."""
 
     def mig_profiles(self, gpu: Handle, on: bool) -> tuple[MigProfile, ...]:
-        """Return by NVML the profiles that a GPU's MIG instances can have, the smallest first; none without MIG.
+        """Return the profiles of MIG instances that a GPU can have, the smallest first; empty without MIG.
 
-        ``on`` is its MIG mode: the answer is kept for as long as that lasts.
+        ``on`` says whether the GPU's MIG mode is on. The answer is stored and used again as long as the mode stays the
+        same.
         """
 
     def mig_placement(self, gpu: Handle, instance: int) -> tuple[int, int]:
-        """Return by NVML the profile's id and the first memory slice of a GPU instance, by its number."""
+        """Return the profile's id and the first memory slice of a GPU instance, by the instance's number."""
 
     def processes(self, gpu: Handle) -> tuple[int, ...]:
-        """Return by NVML the pids of processes that compute on the GPU, as far as this process may see them."""
+        """Return the ids of processes that compute on a GPU, as far as this process may see them."""
 
     def instances(self, gpu: Handle) -> frozenset[int]:
-        """Return by NVML the GPU instances that processes compute on; none of a GPU out of MIG mode."""
+        """Return the numbers of GPU instances on which processes compute; empty if MIG mode is off."""
 
     def utilization(self, gpu: Handle) -> int:
-        """Return by NVML how much of the last second, or sixth of one, the GPU was at work: percent.
+        """Return the percentage of time in which a GPU worked, in the last second or sixth of a second.
 
-        ``NOT_SUPPORTED`` in MIG mode.
+        The product decides which of the two. The error in MIG mode is ``NOT_SUPPORTED``.
         """
 
     def samples(self, gpu: Handle, since_us: int) -> tuple[Sample, ...]:
-        """Return by NVML what processes did on the GPU after a moment, as far back as the driver remembers.
+        """Return the work of processes on a GPU since a given time, as far back as the driver remembers.
 
-        Those that did nothing need not be among them. ``NOT_SUPPORTED`` in MIG mode.
+        Processes that did nothing can be missing. The error in MIG mode is ``NOT_SUPPORTED``.
         """

@@ -1,9 +1,11 @@
-"""One NVML session, kept while the driver lives.
+"""One NVML session, which stays open while the driver is in use.
 
-Without persistence mode the driver gives an idle GPU up when the last process that has it open ends: the next one waits
-1-3 s for each GPU, and what was set is gone (compute mode, power limit, volatile ECC counters). So a session is not
-begun for every reading. But a driver with an open session cannot be unloaded, nor one of its GPUs reset: it ends when
-the driver is about to be replaced, and when it has proved to be of no use.
+Without persistence mode, the driver deinitialises a GPU when the last process that has the GPU open ends. The next
+process then waits 1-3 s for each GPU, and settings are lost (compute mode, power limit, volatile ECC counters). So all
+readings use one session.
+
+But while a session is open, the driver cannot be unloaded and no GPU can be reset. So the session ends when the driver
+is about to be replaced, and when the driver has failed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _LATEST: Final = 32  # readings between two tries to see lost GPUs again
 
 
 class Session:
-    """The session, begun when it is first needed."""
+    """The NVML session, which begins when a caller first needs it."""
 
     def __init__(self, *, driver_root: Path | None, host_root: Path) -> None:
         self._driver_root = driver_root
@@ -38,7 +40,9 @@ class Session:
         return self._nvml is not None
 
     def nvml(self) -> Nvml:
-        """Return the NVML session; a new one if GPUs came or went, because an old one never notices.
+        """Return an open NVML session.
+
+        If GPUs came or went since the session began, a new session begins, because the old one does not notice this.
 
         Raises:
             NvmlError: There is no library, no driver behind it, or no permission.
@@ -53,9 +57,10 @@ class Session:
         return self._nvml
 
     def lost(self, count: int) -> None:
-        """Note how many GPUs the last reading found lost: they stay so for an NVML session.
+        """Store how many GPUs the last reading found lost, to begin new sessions.
 
-        So another begins after that reading, after two more, four more, …
+        Within one NVML session a lost GPU stays lost, even if it works again. So while GPUs are lost, a new session
+        begins after the first such reading, after two more, after four more, and so on.
         """
         if not count:
             self._wait = 1
@@ -73,5 +78,5 @@ class Session:
             self._nvml = None
 
     def _gpus(self) -> tuple[str, ...]:
-        """Return the bus ids of the driver's devices, as /sys has them without asking the driver."""
+        """Return the bus ids of the driver's devices from /sys, without calling the driver."""
         return tuple(filter(is_bus_id, sysfs.entries(self._host_root / _BOUND)))

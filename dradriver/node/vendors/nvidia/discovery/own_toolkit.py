@@ -1,9 +1,9 @@
-"""NVIDIA's container toolkit that the image brings, for hosts that have none that works.
+"""NVIDIA's container toolkit in the agent's image, for hosts without a working toolkit.
 
-``nvidia-ctk`` runs in the agent's container and looks at the host's files below ``--host-root``. Hooks are run by the
-container runtime, on the host: their programs need no library of the host's, and are copied to a folder of the agent's
-there, one for each build. A folder stays as long as the base specification names it, and a while longer, for containers
-that are being made by what it said before.
+``nvidia-ctk`` runs in the agent's container and reads the host's files below ``--host-root``. The container runtime
+runs hooks on the host. So the agent copies the hooks' programs, which need no library of the host, to a folder on the
+host. Each build of the image has its own folder. A folder stays as long as the base specification names it, and a while
+longer for containers that are being created by the old specification.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _DIGITS: Final = 16
 
 
 class OwnToolkit:
-    """The toolkit in a folder of the image, and the copies of its hooks' programs on the host."""
+    """The toolkit in a folder of the image, and the copies of its hook programs on the host."""
 
     def __init__(self, folder: Path, *, copies: Sequence[Path], host_root: Path) -> None:
-        """Keep the paths; no file is touched.
+        """Store the paths; no file is touched.
 
         Args:
-            folder: Where the image has it.
-            copies: Folders that copies may be in, at the host's paths, the best first.
-            host_root: Where the host's file system is.
+            folder: The toolkit's folder in the image.
+            copies: Folders for the copies, at the host's paths; an earlier folder is preferred.
+            host_root: Folder that contains the host's file system.
         """
         self._folder = folder
         self._copies = tuple(copies)
@@ -54,10 +54,10 @@ class OwnToolkit:
         self._said = ""  # the closed folder that the last warning named
 
     def ready(self) -> Toolkit:
-        """Return the image's own toolkit, its hooks' programs copied to the host.
+        """Copy the hook programs of the image's toolkit to the host, and return the toolkit.
 
         Raises:
-            OSError: They cannot be put anywhere, or nothing there may be run.
+            OSError: The programs cannot be copied to any folder, or programs in the folders may not be run.
         """
         # The first folder that everybody on the host can pass; else the first in which the programs can be run at all.
         # Each entry: the closed folder above the copies, empty if there is none, and the copies.
@@ -79,8 +79,8 @@ class OwnToolkit:
         closed_folder, copied = usable[0]
         if closed_folder and closed_folder != self._said:
             logger.warning(
-                "%s is closed to others on the host: pods in a user namespace (hostUsers: false) cannot start, for the "
-                "hooks' programs are below it",
+                "Other users of the host cannot read %s, which contains the programs of the CDI hooks. "
+                "Pods in a user namespace (hostUsers: false) cannot start.",
                 closed_folder,
             )
         self._said = closed_folder
@@ -88,10 +88,12 @@ class OwnToolkit:
         return Toolkit(str(self._folder / PROGRAM), Path("/"), str(copied / HOOK), self._host, options)
 
     def _copy_programs(self, at: Path) -> Path:
-        """Copy the programs into a folder and return it; those that are there as they should be are left.
+        """Copy the hook programs into a folder and return the folder.
+
+        Copies that are correct stay.
 
         Raises:
-            OSError: They cannot be put there, or nothing there may be run.
+            OSError: The programs cannot be copied there, or programs in the folder may not be run.
         """
         at.mkdir(parents=True, exist_ok=True)
         if os.statvfs(at).f_flag & os.ST_NOEXEC:
@@ -105,9 +107,10 @@ class OwnToolkit:
         return at
 
     def _first_closed_folder(self, at: Path) -> str:
-        """Return the first folder on the way there that not everybody may pass on the host; empty where all are open.
+        """Return the first folder of a path on the host that other users may not enter.
 
-        A hook is run by the container's own init, whose root is nobody on the host where it has a user namespace (runc,
+        The text is empty if all folders are open. A hook cannot run from a closed folder if the container has a user
+        namespace: the container's own init process runs the hook, and its root has no rights on the host (runc,
         libcontainer/rootfs_linux.go). The kubelet makes its folders with mode 0750, kubeadm with 0700.
         """
         for folder in reversed(at.parents[:-1]):
@@ -118,17 +121,23 @@ class OwnToolkit:
         return ""
 
     def named(self, specification: Path) -> bool:
-        """Return whether a specification runs the hooks of any build of the own toolkit."""
+        """Return whether a CDI specification runs hook programs of the image's toolkit.
+
+        The programs can be from this build of the image or any other.
+        """
         return bool(self._named(specification))
 
     def outdated(self, specification: Path) -> bool:
-        """Return whether a specification runs the hooks of another build of the own toolkit."""
+        """Return whether a CDI specification runs hook programs of another build of the image."""
         with contextlib.suppress(OSError):
             return not self._named(specification) <= {self._build()}
         return False
 
     def tidy(self, specification: Path) -> None:
-        """Repair the own toolkit's copies that a specification names; remove those that none has named for a while."""
+        """Repair this build's hook programs on the host, and remove copies of other builds.
+
+        Copies that the CDI file ``specification`` names are not removed, nor copies that were used lately.
+        """
         with contextlib.suppress(OSError):
             if self._build() in self._named(specification):
                 self.ready()
@@ -141,14 +150,14 @@ class OwnToolkit:
                         shutil.rmtree(folder, ignore_errors=True)
 
     def _build(self) -> str:
-        """Return the name of the folders with this build's copies."""
+        """Return the name of the folder with the copies of this build: a digest of the programs."""
         digest = hashlib.sha256()
         for name in (HOOK, LDCONFIG):
             digest.update(_digest(self._folder / name))
         return digest.hexdigest()[:_DIGITS]
 
     def _named(self, specification: Path) -> set[str]:
-        """Return the names of the folders with copies that a specification names."""
+        """Return the names of the folders whose hook programs a CDI specification runs."""
         with contextlib.suppress(OSError):
             text = specification.read_text(errors="replace")
             return {part[:_DIGITS] for copies in self._copies for part in text.split(f"{copies}/")[1:]}

@@ -79,7 +79,7 @@ def test_without_its_driver_a_node_has_no_gpus_and_who_had_some_is_told_why(serv
     watch.looked(machine, None)
     assert machine.gpus == ()
     told = {uuid: [(one.fault.kind, one.fault.said) for one in some] for uuid, some in record.standing().items()}
-    said = [("driver", "amdgpu does not have it now as a GPU that can be handed out")]
+    said = [("driver", "amdgpu does not offer the GPU for work now")]
     assert told == {gpu.uuid: said for gpu in whole.gpus}, "and not that it is lost, which needs a reboot"
     (server.root / KFD).parent.mkdir()
     shutil.move(tmp_path / "away", server.root / KFD)

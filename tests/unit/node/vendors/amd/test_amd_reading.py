@@ -67,7 +67,7 @@ def test_parts_of_another_maker_that_a_fork_of_the_driver_shows_are_not_publishe
     found = amd_reading.discover(tmp_path)
     assert found.machine.gpus == ()
     assert found.refused is not None
-    assert "it is made by Hygon (1d94), not by AMD; left out" in found.refused
+    assert "it is made by Hygon (1d94), not by AMD. It is left out" in found.refused
     with pytest.raises(SetupError, match=r"no GPU of AMD .* Hygon \(1d94\)"):
         amd_reading.read(tmp_path)
 

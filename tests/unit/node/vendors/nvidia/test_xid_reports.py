@@ -281,4 +281,4 @@ def test_a_log_that_may_not_be_read_is_said_once(tmp_path: Path, caplog: pytest.
     caplog.set_level(logging.INFO)
     for _ in range(3):
         log.read()
-    assert caplog.text.count("what drivers report there is not seen") == 1
+    assert caplog.text.count("faults that GPU drivers report there are not seen") == 1

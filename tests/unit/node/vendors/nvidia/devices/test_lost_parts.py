@@ -184,7 +184,7 @@ async def test_what_a_reset_of_the_gpu_took_is_made_anew_too(world: Failing, cap
     one = reconciler(world)
     read(world)
     await one.once()
-    assert "made anew" not in caplog.text
+    assert "were made again" not in caplog.text
     with world.gpus.state(uuid(0)) as state:
         state.mig, state.instances = False, {}
     await one.once()  # as it was read before: nobody looks
@@ -192,7 +192,7 @@ async def test_what_a_reset_of_the_gpu_took_is_made_anew_too(world: Failing, cap
     read(world)
     await one.once()
     assert (world.placed(0), world.placed(1)) == ([("4g.40gb", 0)], [("3g.40gb", 4)])
-    assert caplog.text.count("was made anew") == 1
+    assert caplog.text.count("were made again") == 1
     await world.preparer().unprepare("uid-c")
     assert (world.placed(0), world.made) == ([], {})
 

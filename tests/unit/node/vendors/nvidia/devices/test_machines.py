@@ -139,8 +139,8 @@ def test_a_gpu_that_does_not_tell_its_memory_is_handed_out_whole_and_says_none(t
     server = guests.unified(tmp_path)
     reading = server.read()
     assert said(reading) == [
-        "GPU 0: nvmlDeviceGetMemoryInfo: it tells no memory of its own, as where it has the CPU's; it is not shared, "
-        "and no pod gets it that asks for memory"
+        "GPU 0: nvmlDeviceGetMemoryInfo: it tells no memory of its own, as on GPUs that use the CPU's memory. "
+        "The GPU is not shared, and no pod gets it that requests memory"
     ]
     assert not reading.unsure
     (gpu,) = reading.machine.gpus

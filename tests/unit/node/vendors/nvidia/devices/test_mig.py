@@ -166,7 +166,7 @@ async def test_mig_mode_that_could_not_be_turned_off_is_tried_again_and_told(
         state.users.clear()
     await one.once()
     assert (told[1], world.switched) == ({}, 2)
-    assert "to make instances by hand, give it mig: static" in caplog.text
+    assert "To make instances by hand, write mig: static" in caplog.text
     assert [world.gpus.mig_mode(uuid(gpu)) for gpu in (0, 1, 7)] == [False, True, True]
 
 
@@ -239,12 +239,12 @@ async def test_the_controllers_pin_is_kept_and_a_profile_without_a_start_is_plac
 @pytest.mark.parametrize(
     ("results", "config", "said"),
     [
-        ([at(0, "3g.40gb", 1)], [], "3g.40gb cannot start at 1; it can at 0, 4"),
-        ([result("gpu", resource_slices.part_name(uuid(0), 99, 0))], [], "no MIG profile 99; it has 1g.10gb"),
-        ([result("gpu", resource_slices.part_name(uuid(6), 0, 0))], [], "no MIG profile 0; it has none"),
+        ([at(0, "3g.40gb", 1)], [], "3g.40gb cannot start at 1. It can start at 0, 4"),
+        ([result("gpu", resource_slices.part_name(uuid(0), 99, 0))], [], "no MIG profile 99. Its profiles: 1g.10gb"),
+        ([result("gpu", resource_slices.part_name(uuid(6), 0, 0))], [], "no MIG profile 0. Its profiles: none"),
         ([some(0, 3, 3, "s")], [], "no MIG profile of 3 memory and 3 compute slices"),
         ([some(0, 1, 1, "s")], [pin("1g.99gb")], "no MIG profile 1g.99gb"),
-        ([some(0, 1, 1, "s")], [pin("7g.80gb")], "7g.80gb takes 8 memory and 7 compute slices; .* allocated 1 and 1"),
+        ([some(0, 1, 1, "s")], [pin("7g.80gb")], "7g.80gb takes 8 memory and 7 compute slices, .* allocated 1 and 1"),
         ([some(0, 4, 3, "s")], [pin("4g.40gb", {0: 0})], "allocated 4 and 3"),
         ([at(0, "3g.40gb", 0) | {"adminAccess": True}], [], "admin access is to whole GPUs"),
     ],

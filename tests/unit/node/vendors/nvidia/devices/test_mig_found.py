@@ -63,7 +63,7 @@ async def test_one_in_pieces_is_not_handed_out(world: Sliced) -> None:
     stranger(world, 0, PROFILES["3g.40gb"], 4)
     with world.gpus.state(uuid(0)) as state:
         state.instances[1].devices[1] = "MIG-another"
-    with pytest.raises(ClaimError, match="has not one compute instance"):
+    with pytest.raises(ClaimError, match="does not have exactly one compute instance"):
         await world.prepare("c", at(0, "3g.40gb", 4))
     assert (world.placed(0), world.made) == ([("3g.40gb", 4)], {})
 
@@ -115,7 +115,7 @@ async def test_an_unknown_instance_that_is_in_the_way_is_named_and_left_alone(
         with pytest.raises(DeviceBusyError, match=r"no claim of this node made instance 1 \(3g.40gb at 4\)"):
             await world.prepare("c", how)
     assert world.placed(0) == [("1g.10gb", 3), ("3g.40gb", 4)]
-    assert caplog.text.count("has an instance that no claim of this node made") == 2  # once of each
+    assert caplog.text.count("has a MIG instance that no claim of this node created") == 2  # once of each
 
 
 async def test_the_controllers_pin_is_never_an_unknown_instance(world: Sliced) -> None:
@@ -306,7 +306,7 @@ async def test_an_instance_whose_entry_is_damaged_is_known(world: Sliced, caplog
     damage(world, "uid-c.0")
     await world.prepare("d", some(0, 1, 1, "t"))
     assert len(world.placed(0)) == 2
-    assert "no claim of this node made" not in caplog.text
+    assert "no claim of this node created" not in caplog.text
 
 
 async def test_two_claims_of_one_static_instance_wait_for_each_other(world: Sliced) -> None:

@@ -353,7 +353,7 @@ async def test_two_shares_in_one_claim_are_two(world: Shared) -> None:
 
 
 async def test_a_container_cannot_reach_two_daemons(world: Shared) -> None:
-    with pytest.raises(ClaimError, match=r"request gpu.*two of its devices bring /tmp/nvidia-mps"):
+    with pytest.raises(ClaimError, match=r"request gpu.*two of its devices mount different files at /tmp/nvidia-mps"):
         await world.prepare("c", share(OWN, "25", "4Gi", "a"), share(4, "25", "4Gi", "b"))
     assert (world.state(OWN), world.state(4), world.made, world.checkpoint) == (State(), State(), {}, [])
 

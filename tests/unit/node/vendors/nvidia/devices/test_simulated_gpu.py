@@ -247,7 +247,7 @@ def test_another_boot_is_a_reboot_and_the_same_is_none(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_said(sliced: SimulatedGpu, tmp_path: Path) -> None:
     (tmp_path / "hardware.json").write_text("{")
-    with pytest.raises(HardwareError, match="remove this file"):
+    with pytest.raises(HardwareError, match="Remove this file"):
         sliced.gpu_instances(GPU)
 
 

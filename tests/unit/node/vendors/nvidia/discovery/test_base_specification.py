@@ -101,7 +101,7 @@ def test_parts_of_gpus_get_all_but_a_gpu(host: Host) -> None:
     bare["containerEdits"].pop("deviceNodes")  # nothing to make a device of
     host.put("etc/cdi/nvidia.yaml", bare)
     assert host.base.keep(WHOLE) == {}
-    with pytest.raises(NotYetError, match="does not bring the driver's libraries alone"):
+    with pytest.raises(NotYetError, match="does not contain the driver's libraries only"):
         base_specification.driver_id(host.cdi)
 
 
@@ -141,7 +141,7 @@ def test_common_edits_that_could_not_be_had_are_tried_again(host: Host, caplog: 
     every = in_mig_mode(*range(8))
     host.put("etc/cdi/nvidia.yaml", specification(msgspec.structs.replace(WHOLE, driver_version="535.1.2")))
     assert host.base.keep(every) == {}
-    assert "parts of GPUs cannot be prepared: " in caplog.text
+    assert "Shares and MIG slices cannot be prepared: " in caplog.text
     assert "is of driver 535.1.2" in caplog.text
     host.now += base_specification.AGAIN_S
     host.ctk = Ctk(host.root, every)
@@ -200,7 +200,7 @@ def test_a_toolkit_that_is_being_replaced_takes_no_gpu_away(
     for _ in range(3):
         assert host.base.keep(WHOLE) == {}
     assert host.made == before
-    assert caplog.text.count("stays as it is for 10 minutes: ") == 1
+    assert caplog.text.count("stays unchanged for up to 10 minutes: ") == 1
     assert host.base.keep(swapped()).keys() == {uuid(0), uuid(1)}  # it is believed as little as any other
     host.ctk = Ctk(host.root, WHOLE)
     assert host.base.keep(WHOLE) == {}

@@ -114,7 +114,7 @@ def test_a_gpu_that_knows_its_name_and_nothing_else_is_left_out(code: int, dgx1:
             dgx1.fail(key, code)
     reading = dgx1.read()
     assert without(reading.machine) == without(dgx1.machine, 3)
-    assert "GPU 3: GPU: left out; it cannot be handed out like this" in said(reading)
+    assert "GPU 3: GPU: the GPU is left out, because it cannot be allocated in this state" in said(reading)
 
 
 def test_a_lost_gpu_is_asked_no_more(dgx1: Server) -> None:
@@ -154,7 +154,7 @@ def test_two_gpus_of_one_name_are_not_both_handed_out(query: str, dgx1: Server) 
     dgx1.table[f"{query} 5"] = dgx1.table[f"{query} 2"]
     reading = dgx1.read()
     assert [gpu.index for gpu in reading.machine.gpus] == [0, 1, 2, 3, 4, 6, 7]
-    assert "GPU 5: GPU: left out; it has uuid or minor number of GPU 2" in said(reading)
+    assert "GPU 5: GPU: the GPU is left out, because it has the UUID or minor number of GPU 2" in said(reading)
 
 
 @pytest.mark.parametrize(("wrong", "right"), [(5, 2), (2, 5)])
@@ -166,7 +166,8 @@ def test_two_gpus_at_one_bus_id_are_both_there_and_neither_has_a_place(wrong: in
     assert [(gpu.pci, gpu.numa) for gpu in reading.machine.gpus if gpu.index in (2, 5)] == [("", None)] * 2
     shared = dgx1.machine.gpus[right].pci
     assert said(reading)[:2] == [
-        f"GPU {index}: nvmlDeviceGetPciInfo_v3: '{shared}' is said by more than one GPU; it counts for none"
+        f"GPU {index}: nvmlDeviceGetPciInfo_v3: '{shared}' is reported by more than one GPU, so it counts for none of "
+        "them"
         for index in (2, 5)
     ]
 

@@ -62,10 +62,10 @@ def test_a_driver_that_lacks_newer_functions_says_links_and_paths_all_the_same(n
 @pytest.mark.slow
 def test_without_a_library_it_says_what_to_do(dgx1: Server, tmp_path: Path) -> None:
     done = in_another_process(dgx1, LD_LIBRARY_PATH="")
-    advice = "libnvidia-ml.so.1 was not found; install the NVIDIA driver, or name its file system with --driver-root"
+    advice = "libnvidia-ml.so.1 was not found. Install the NVIDIA driver, or name its file system with --driver-root"
     assert advice in done.stderr
     done = in_another_process(dgx1, driver_root=str(tmp_path))
-    assert f"no libnvidia-ml.so.1 below {tmp_path}; looked in usr/lib64, " in done.stderr
+    assert f"no libnvidia-ml.so.1 below {tmp_path} in usr/lib64, " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_where_two_sides_disagree_the_smaller_counts(dgx1: Server) -> None:
     dgx1.table[f"nvmlDeviceGetNvLinkState 3 {link}"] = "0"
     reading = dgx1.read()
     assert reading.machine.links[0][3] == reading.machine.links[3][0] == 1
-    assert said(reading) == ["GPU 0 - GPU 3: NVLink: 2 links from one side, 1 from the other; the smaller counts"]
+    assert said(reading) == ["GPU 0 - GPU 3: NVLink: 2 links from one side, 1 from the other. The smaller value counts"]
 
 
 def test_a_link_whose_end_one_side_cannot_say_is_the_other_sides(dgx1: Server) -> None:
@@ -102,7 +102,7 @@ def test_a_pair_without_peer_access_has_no_links(tmp_path: Path) -> None:
     reading = server.read()
     assert reading.machine.links[0] == (0, 18, 18, 18, 0, 0, 0, 0)
     assert len(reading.problems) == 16
-    assert "no peer access over NVLink; their 18 links do not count" in said(reading)[0]
+    assert "no peer access over NVLink, so their 18 links do not count" in said(reading)[0]
     assert not any(reading.faults.values())
 
 

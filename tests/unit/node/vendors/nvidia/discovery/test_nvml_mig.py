@@ -213,7 +213,7 @@ def test_a_profile_of_a_form_that_is_not_known_costs_no_other_and_is_said_once(
     gpus = [sliced.read() for _ in range(2)][-1].machine.gpus
     left = tuple(one for one in simulated_mig_profiles.profiles("NVIDIA H100 80GB HBM3") if one.id != 9)
     assert [gpu.profiles for gpu in gpus] == [left] * 8
-    assert caplog.text.count("MIG profile 9 is left out") == 1
+    assert caplog.text.count("MIG profile 9 is not offered") == 1
 
 
 def test_engines_that_are_not_told_or_cannot_be_are_none(sliced: Server) -> None:
@@ -235,7 +235,7 @@ def test_two_profiles_of_one_name_are_the_first_of_them_and_it_is_said(
     gpus = [sliced.read() for _ in range(2)][-1].machine.gpus
     left = tuple(one for one in simulated_mig_profiles.profiles("NVIDIA H100 80GB HBM3") if one.id != 15)
     assert [gpu.profiles for gpu in gpus] == [left] * 8
-    assert caplog.text.count("MIG profile 15 is left out: profile 19 is '1g.10gb', too") == 1
+    assert caplog.text.count("MIG profile 15 is not offered: profile 19 is '1g.10gb', too") == 1
 
 
 def test_of_more_profiles_than_a_machine_can_have_the_first_are_read() -> None:

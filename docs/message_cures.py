@@ -1,0 +1,669 @@
+"""Meanings and cures of messages, for docs/messages.py: reasons, causes, texts on the node, Events.
+
+A key is what the code says: the part of a message that does not differ from pod to pod. Each stands here once. Tests in
+tests/unit/test_troubleshooting.py hold the keys against the code.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Cure(NamedTuple):
+    """What a message means, and what to do."""
+
+    meaning: str
+    cure: str
+
+
+class EventAbout(NamedTuple):
+    """What an Event with one reason is about, its type, its meaning, and what to do."""
+
+    object: str
+    type: str
+    meaning: str
+    cure: str
+
+
+REASONS: Final[dict[str, Cure]] = {
+    "no eligible node has such a free set": Cure(
+        "Some nodes have a set of GPUs as requested. In each of these sets, other pods use some GPUs, or "
+        "some GPUs are unhealthy.",
+        "Run `gputopo explain`: it names the pods that must end first. `gputopo health` lists the unhealthy GPUs.",
+    ),
+    "no node of this cluster has such a set, even if all its GPUs are free": Cure(
+        "No machine of this cluster has a set of GPUs as requested, so waiting does not help.",
+        "Request fewer GPUs, or remove an annotation that restricts the set, such as "
+        "`gpu.topology/require-nvlink`. `gputopo free` shows the sets that exist.",
+    ),
+    "no node has GPUs of vendor": Cure(
+        "The pod requests GPUs of a vendor that no node has. A pod that names no vendor requests NVIDIA GPUs.",
+        "Write the limit of a vendor that the nodes have, or the annotation `gpu.topology/vendor` "
+        "([vendors.md](../tasks/vendors.md)).",
+    ),
+    "no eligible node has room for it": Cure(
+        "Other pods use the GPUs that could have the share or MIG slice.",
+        "Wait until a pod on these GPUs ends, or request a smaller share or MIG slice.",
+    ),
+    "Another namespace uses fractions of": Cure(
+        "GPUs have room for the share or MIG slice. The policies file says `exclusiveTo: namespace` for them, and "
+        "another namespace uses fractions of them now.",
+        "Wait until the pods of that namespace end. `gputopo explain` says how many GPUs are affected, and "
+        "how much of them is free.",
+    ),
+    "has room for it, even if the GPU is empty": Cure(
+        "The share or MIG slice is larger than any GPU that the policies file divides into shares or MIG slices.",
+        "Request a smaller share or MIG slice.",
+    ),
+    "no node offers GPUs as shares": Cure(
+        "The pod requests a share. The policies file divides no GPU into shares.",
+        "Add `shared` to a rule in the section `gpus` of the policies file ([policies.md](policies.md#gpus)).",
+    ),
+    "no node offers GPUs as MIG slices": Cure(
+        "The pod requests a MIG slice. The policies file divides no GPU into MIG slices.",
+        "Add `mig` to a rule in the section `gpus` of the policies file ([policies.md](policies.md#gpus)).",
+    ),
+    "No node offers GPUs of this driver": Cure(
+        "No node agent has published a GPU.",
+        "Run `kubectl -n gpu-topology get daemonset`. If no agent runs, give the nodes a label from "
+        "`node.gpuLabels` of the chart. If agents run, read their logs.",
+    ),
+    "No node with GPUs can run this pod": Cure(
+        "All nodes are left out. The reason names the causes.",
+        "Find the causes in [Nodes that are left out](#nodes-that-are-left-out).",
+    ),
+    "Nodes left out:": Cure(
+        "The reason names the nodes that are left out, with the causes.",
+        "Find the causes in [Nodes that are left out](#nodes-that-are-left-out).",
+    ),
+    "can use only the nodes of that placement": Cure(
+        "The tentative placement of the pod ended. The pod's node affinity still allows only the nodes of "
+        "this placement.",
+        "Delete the pod. Its owner creates it again.",
+    ),
+    "are reserved for this workload": Cure(
+        "The controller reserved these GPUs for the pod. Later pods do not get them. Pods that already run on "
+        "them are not ended.",
+        "Wait. If the reason names a pod without `max-duration`, wait until that pod ends, or end it.",
+    ),
+    "GPUs that are reserved for a workload that has waited longer are left out": Cure(
+        "The controller keeps some free GPUs for another pod or gang ([tenants.md](../tasks/tenants.md#reservations)).",
+        "Run `gputopo queue`: it names that pod or gang. To use these GPUs, write a "
+        "`gpu.topology/max-duration` with which the pod ends before the last running pod there. If the "
+        "end of a running pod is unknown, the pod must end within 5 minutes.",
+    ),
+    "the preemption of": Cure(
+        "The controller ends pods or gangs of lower priority for this pod ([preemption.md](../tasks/preemption.md)).",
+        "Wait. The named pods or gangs end by the time in the reason. If one of them does not end, the "
+        "controller stops this attempt soon after.",
+    ),
+    "need longer than its tentative placement lasts": Cure(
+        "Other pods must end for this pod. The API server or a webhook answers so slowly that they would "
+        "end after the tentative placement. So the controller ended no pod.",
+        "List the admission webhooks, and look for a slow one: `kubectl get "
+        "validatingwebhookconfigurations,mutatingwebhookconfigurations`. If there is none, raise "
+        "`queue.preemption.marginSeconds` in the policies file.",
+    ),
+    "The pod is not handed over to kube-scheduler": Cure(
+        "The tenant of the namespace has a [partition](../tasks/tenants.md#what-only-the-scheduler-decides), "
+        "which kube-scheduler does not know.",
+        "Create the pod without the annotation `gpu.topology/when-full: hand-over`. Or ask an "
+        "administrator to write `schedulerPlaced: allow` under `tenants.NAME` in the policies file.",
+    ),
+    "did not end in time to release its GPUs": Cure(
+        "A pod had to end for this one. It still exists after its grace period and a margin.",
+        "Look at the finalizers of that pod, and check whether its node is gone. The controller can choose "
+        "other pods next.",
+    ),
+    "begins before this pod would end": Cure(
+        "The controller chose a node for this pod, and other pods had to end there. Maintenance of that node "
+        "begins before this pod would end.",
+        "Nothing. The controller looks for another node.",
+    ),
+    "The scheduler finds no room for pod": Cure(
+        "The scheduler refused the tentative placement. The reason contains the scheduler's message.",
+        "Look for what only the scheduler checks: unbound volumes, devices of other drivers, anti-affinity of "
+        "other pods. The controller tries the pod's nodes one after the other. If the scheduler refuses all "
+        "of them several times, delete the pod.",
+    ),
+    "Handed over to the scheduler": Cure(
+        "The pod says `when-full: hand-over`, and no place was free. Or the scheduler refused three nodes for "
+        "a rule that only the scheduler can evaluate. The scheduler now chooses the GPUs.",
+        "Nothing. `kubectl describe pod` shows what the scheduler says.",
+    ),
+    "has not bound pod": Cure(
+        "No scheduler has reported anything for 30 s.",
+        "Check whether the scheduler of `spec.schedulerName` runs.",
+    ),
+    "The scheduler tries no pod of PodGroup": Cure(
+        "kube-scheduler starts the pods of a PodGroup together. One of these pods still has a scheduling "
+        "gate or no claim. Or the PodGroup has fewer pods than `minCount`. Pods that have ended do not "
+        "count.",
+        "Read the reasons of the other pods of the PodGroup. If pods of it have ended, lower its `minCount`. If "
+        "the pods need not start together, create them without `spec.schedulingGroup` "
+        "([gangs.md](../tasks/gangs.md#podgroups-of-kubernetes)).",
+    ),
+    "The scheduler finds no room for another pod of PodGroup": Cure(
+        "kube-scheduler places the pods of a PodGroup together. It found no room for another one, so it placed none.",
+        "Read the reason of that pod: it says `The scheduler finds no room for pod`.",
+    ),
+    "The pod was bound to node": Cure(
+        "A person or program bound the pod without allocating its claim. The pod never starts.",
+        "Delete the pod. Then check whether the scheduler of `spec.schedulerName` allocates claims.",
+    ),
+    "removes scheduling gate": Cure(
+        "Another controller set a scheduling gate on the pod. Until it removes the gate, this driver keeps no "
+        "GPUs for the pod.",
+        "Look at the controller that set the gate. For `kueue.x-k8s.io/admission`, run `kubectl describe "
+        "workload`. [claims.md](../tasks/claims.md#in-a-queue-of-kueues) says what Kueue admits.",
+    ),
+    "are assessed": Cure(
+        "The node of the pod's claim describes a kind of machine that the controller has not assessed yet.",
+        "Wait a few seconds. If this lasts, read `GPUs not assessed yet` in [Nodes that are left "
+        "out](#nodes-that-are-left-out).",
+    ),
+    "was revoked several times": Cure(
+        "The controller revoked several tentative placements of the pod, each soon after it was made. The "
+        "reason names the cause. The controller now tries the pod more rarely, at last every two minutes.",
+        "Find the program that creates or changes claims of the pod: `kubectl get resourceclaims -A`. If "
+        "there is no such program, report the problem with the controller's log.",
+    ),
+    "Waiting until the earlier claim": Cure(
+        "The claim of the earlier tentative placement still exists.",
+        "Wait. If this lasts, look at the finalizers of the claim: `kubectl get resourceclaim NAME -o yaml`.",
+    ),
+    "which gets a place for the shared claim": Cure(
+        "Several pods share one claim. The controller first chooses the GPUs for the pod that the reason names.",
+        "Read the reason of that pod. When it has GPUs, this pod gets the same.",
+    ),
+    "was chosen for": Cure(
+        "All pods of a shared claim must have the same request. This pod has another request than the first pod.",
+        "Copy the GPU limits and annotations of the other pods, or write another name in `gpu.topology/shared-claim`.",
+    ),
+    "which cannot run this pod": Cure(
+        "The GPUs of the shared claim are on one node. This node cannot run the pod.",
+        "Find the cause for that node in [Nodes that are left out](#nodes-that-are-left-out).",
+    ),
+    "the limit of Kubernetes": Cure(
+        "256 pods use the shared claim. Kubernetes allows no more.",
+        "Wait until one of them ends, or write another name in `gpu.topology/shared-claim`.",
+    ),
+    "is gone, all its pods have ended": Cure(
+        "The controller is deleting the shared claim of that name, because its pods have ended.",
+        "Wait half a minute. The pod then gets a new claim.",
+    ),
+    "and its pods are gone": Cure(
+        "A person or program deleted the shared claim of this pod. Other pods still use this claim.",
+        "End those pods. The controller then creates a new claim.",
+    ),
+    "the driver did not create it for sharing": Cure(
+        "Another claim already has the name in `gpu.topology/shared-claim`.",
+        "Use another name, or delete that claim.",
+    ),
+    "has no shared claim": Cure(
+        "A person or program changed the annotation `gpu.topology/request` that the webhook wrote, or the "
+        "pod's entry in `spec.resourceClaims`.",
+        "Delete the pod and create it again.",
+    ),
+    "does not belong to this pod": Cure(
+        "A claim of that name exists, but it does not belong to this pod.",
+        "Delete the pod and create it again.",
+    ),
+    "is used by another pod": Cure(
+        "Another pod names this pod's claim in `spec.resourceClaims`.",
+        "Delete that other pod.",
+    ),
+    "was allocated while": Cure(
+        "The scheduler does not allocate a claim while its pod has the scheduling gate. A person or program "
+        "changed the gate or the claim.",
+        "Delete the pod. Its owner creates it again.",
+    ),
+    "was changed": Cure(
+        "A person or program changed the annotation that the webhook wrote.",
+        "Delete the pod and create it again.",
+    ),
+    "which the webhook writes, is missing": Cure(
+        "A person or program removed the annotation that the webhook wrote.",
+        "Delete the pod and create it again.",
+    ),
+    "Unhealthy GPUs are left out": Cure(
+        "Nodes that could run the pod have unhealthy GPUs. No new pod gets these GPUs.",
+        "Run `gputopo health`: it lists these GPUs with the fault and the repair.",
+    ),
+    "GPUs tainted by DeviceTaintRule": Cure(
+        "An administrator's DeviceTaintRule taints these GPUs, mostly for maintenance.",
+        "Wait until the administrator deletes the rule. `kubectl get devicetaintrules` lists the rules.",
+    ),
+    "Only GPUs in the partition of tenant": Cure(
+        "The namespace's tenant has a [partition](../tasks/tenants.md#partitions). No GPU in it is free for this pod.",
+        "End a pod in that partition, or add GPUs to `tenants.NAME.partition` in the policies file.",
+    ),
+    "GPUs in the exclusive partition of another tenant": Cure(
+        "Another tenant has an exclusive [partition](../tasks/tenants.md#partitions). This pod cannot use its GPUs.",
+        "End a pod that uses GPUs outside that partition, or make `tenants.NAME.partition` smaller in the policies "
+        "file.",
+    ),
+    "exceeded quota": Cure(
+        "The ResourceQuota of the namespace does not allow one more claim.",
+        "End a pod of the namespace, or raise the ResourceQuota: `kubectl get resourcequota -n NAMESPACE`.",
+    ),
+    "quota: tenant": Cure(
+        "With this pod or its gang, the tenant would use more GPUs than its [cap](../tasks/tenants.md#caps). "
+        "Or the cap allows only some GPU products, and other pods use these.",
+        "Wait until some of the named pods end, request less, or ask for a higher cap. `gputopo tenants` shows "
+        "all caps.",
+    ),
+    "The tenant of the namespace is not known yet": Cure(
+        "Some tenants select namespaces by labels, and the controller cannot read namespaces yet.",
+        "Check the right of the controller: `kubectl auth can-i list namespaces "
+        "--as=system:serviceaccount:NAMESPACE:ACCOUNT`. The chart grants this right if a tenant in its "
+        "value `policies` has `namespaceLabels`.",
+    ),
+    "no eligible node has enough free NICs": Cure(
+        "GPUs can be free, but no node has enough free [NICs](../tasks/nic-claims.md) that match the claim. "
+        "With `near-nic: required` the NICs must also be near the GPUs. A tainted NIC is free only for a pod "
+        "that tolerates the taint.",
+        "Wait until pods with NICs end. `gputopo explain` says how many NICs of each node are free, and how "
+        "many are tainted.",
+    ),
+    "no node with free GPUs was found yet": Cure(
+        "The nodes tried so far have free GPUs, but not the [NICs](../tasks/nic-claims.md) of the claim. "
+        "The controller limits the search. So it did not try some nodes, or some plans for the gang.",
+        "If the reason says `Other nodes are tried next`, wait a few seconds. If it says `Not all … were "
+        "tried` for minutes, end pods whose GPUs are near free NICs.",
+    ),
+    "Not all combinations that the claim allows were tried": Cure(
+        "The claim allows more combinations of [NICs](../tasks/nic-claims.md) than the controller tries at "
+        "once. None of the combinations that it tried has a place.",
+        "Wait a few seconds: the controller tries others. If this lasts, write requests that fewer NICs match.",
+    ),
+    "Remove this constraint from the template": Cure(
+        "The template has a constraint that GPUs and NICs have the same value of an attribute. No node has "
+        "such a pair.",
+        "Remove the constraint from the ResourceClaimTemplate, then create the pod again.",
+    ),
+    "Waiting until the slices of drivers": Cure(
+        "The pod is the first one that requests NICs. The controller is reading the ResourceSlices of the NIC "
+        "drivers that the reason names.",
+        "Wait a second. If this lasts, read the controller's log.",
+    ),
+    "Waiting for DeviceClass": Cure(
+        "The template requests NICs by a DeviceClass that does not exist.",
+        "Create the class, or write the name of one that exists: `kubectl get deviceclasses`.",
+    ),
+    "Waiting for PersistentVolumeClaim": Cure(
+        "A PersistentVolumeClaim of the pod does not exist. Or it has no volume yet, although its "
+        "StorageClass creates volumes at once.",
+        "Run `kubectl describe pvc` in the namespace of the pod. It shows the cause.",
+    ),
+    "Waiting for ResourceClaimTemplate": Cure(
+        "The pod names a template that does not exist in its namespace.",
+        "Create the template, or correct the name.",
+    ),
+    "Waiting until the pod's scheduler has bound other pods of this namespace": Cure(
+        "The pod's scheduler does not react, so the controller makes no more tentative placements for it now.",
+        "Follow the row `has not bound pod`.",
+    ),
+    "no scheduler with the pod's schedulerName": Cure(
+        "No scheduler with the pod's `schedulerName` has bound a pod with a claim yet. Until then the "
+        "controller tries only one workload of the tenant at a time.",
+        "Check `spec.schedulerName`, and whether that scheduler runs.",
+    ),
+    "A webhook may delay them": Cure(
+        "The API server does not answer writes in this namespace. The webhook of another program may be the cause.",
+        "List the admission webhooks: `kubectl get "
+        "validatingwebhookconfigurations,mutatingwebhookconfigurations`. Check whether each one answers.",
+    ),
+    "other programs change the quota of this namespace too often": Cure(
+        "Other programs change the ResourceQuota's usage all the time, so the API server could not count the "
+        "claim. The controller tries again every second.",
+        "Find out which program creates or deletes so many objects in the namespace.",
+    ),
+    "The controller failed because of a bug, see its log": Cure(
+        "The controller has a bug that this pod triggers. The controller still places other pods.",
+        "Report the bug with the controller's log.",
+    ),
+}
+"""What ``gpu.topology/reason`` and the Event ``WaitsForGPUs`` say of a pod."""
+
+GANG_REASONS: Final[dict[str, Cure]] = {
+    "Waiting for more pods of the gang": Cure(
+        "The gang needs more pods than exist. A succeeded pod needs no place. Failed pods and pods that are "
+        "being deleted do not count.",
+        "Look at the Events of the owner, and at a quota on pods. A PodGroup also counts pods without GPUs: "
+        "write the number of pods with GPUs as `gpu.topology/gang-size`.",
+    ),
+    "gang-size is missing": Cure(
+        "`gpu.topology/gang` has a name, but nothing says how many pods the gang has.",
+        "Write `gpu.topology/gang-size` with the same value on all pods of the gang.",
+    ),
+    "rite the size of the gang as gpu.topology/gang-size": Cure(
+        "The controller takes the size from the object that created the pods. This object does not exist or "
+        "cannot be read, as the reason says.",
+        "Write `gpu.topology/gang-size` on the pods. Or allow the controller to read objects of this kind: "
+        "`controller.gangOwners` of the chart.",
+    ),
+    "It is not known which pods belong to the gang": Cure(
+        "The pod has `gang: auto`, but the driver does not know what created the pod.",
+        "Write a gang name, and `gpu.topology/gang-size`.",
+    ),
+    "has no number of pods with GPUs": Cure(
+        "The object that created the pods has no number of replicas, or the number is not between 1 and 9999.",
+        "Write the number of replicas in that object, or `gpu.topology/gang-size` on the pods.",
+    ),
+    "cannot start as one gang": Cure(
+        "The owner creates some pods only after others run ([gangs.md](../tasks/gangs.md#who-cannot-be-in-one)).",
+        "Change the pods or their owner as the reason says.",
+    ),
+    "starts pods one by one": Cure(
+        "The pods have a gang annotation. Their PodGroup has the policy `basic`, which does not start pods together.",
+        "Write the policy `gang` in the PodGroup, or remove the gang annotations.",
+    ),
+    "have no place for all of them at once": Cure(
+        "Each pod could have a place now, but not all of them together.",
+        "Wait. `gputopo explain` names the pods that must end first.",
+    ),
+    "the rules of the gang's pods about each other": Cure(
+        "Enough GPUs are free. But no plan meets the required (anti-)affinity or topology spread between the "
+        "gang's pods. The reason names each rule and a pod that has it.",
+        "Wait, or relax a rule: `preferredDuringScheduling…`, `ScheduleAnyway`, a larger `maxSkew`. Check "
+        "that the nodes have the label that the rule names.",
+    ),
+    "has no place for all of them, even if all its GPUs are free": Cure(
+        "The cluster is too small for the gang, so waiting does not help.",
+        "Use fewer or smaller pods, or remove requirements on nodes. `gputopo plan --gang 8x8` tries a size.",
+    ),
+    "of them, even if it is empty": Cure(
+        "The annotation `gpu.topology/near` requires one part of the network for the whole gang. No part "
+        "at this level is large enough.",
+        "In `gpu.topology/near`, write a wider level, or `preferred` before the level, such as `preferred leaf`.",
+    ),
+    "This cluster has no network level": Cure(
+        "The level in `gpu.topology/near` does not exist in this cluster.",
+        "Write one of the levels that the reason lists. The [policies file](policies.md#network) can define "
+        "other levels.",
+    ),
+    "there is no place now for": Cure(
+        "The gang runs. One of its pods was created after the others, or again after it ended. No place "
+        "near the others is free.",
+        "Wait. `gputopo explain` names the pods that must end first.",
+    ),
+    "the GPUs of the lost pod": Cure(
+        "A StatefulSet or a LeaderWorkerSet created the pod again at once. The pod gets the place of the lost "
+        "pod, whose claim still exists.",
+        "Wait. This takes a second.",
+    ),
+    "Waiting until the gang has been restarted": Cure(
+        "The gang lost a pod, or only some of its pods run. The controller is about to restart the whole gang "
+        "([gangs.md](../tasks/gangs.md#a-lost-member)).",
+        "Wait. If this lasts, check whether the owner has `spec.suspend: true`, and set it to `false`.",
+    ),
+    "pods of the gang had a place in time": Cure(
+        "The scheduler did not bind all pods of the gang before the deadline, so the controller released all "
+        "places. The reason contains the scheduler's message about one pod.",
+        "Follow the row `The scheduler finds no room for pod`. The controller tries the gang again on the same nodes.",
+    ),
+    "can use only the nodes of an earlier plan": Cure(
+        "An earlier plan placed some pods of the gang. They can use only the nodes of that plan. The reason "
+        "says why these nodes do not suit.",
+        "If the chart allows the controller to suspend the owner, wait: the controller restarts the gang. "
+        "For a Job the value is `controller.gangOwners.Job.suspend: true`. If the chart does not allow "
+        "it, delete the pods of the gang.",
+    ),
+}
+"""The same of a pod in a gang."""
+
+CAUSES: Final[dict[str, str]] = {
+    "too little cpu": (
+        "The pod requests more CPU than the other pods leave free on the node. Lower the request, or end a pod there."
+    ),
+    "too little memory": (
+        "The pod requests more memory than the other pods leave free on the node. Lower the request, or end a "
+        "pod there."
+    ),
+    "not selected by the pod": (
+        "The pod's `nodeSelector` or node affinity excludes the node. Change it if the pod can run there."
+    ),
+    "tainted": (
+        "The node has a taint that the pod does not tolerate. Write a toleration into the pod. The driver "
+        "adds none, also not for the taint `nvidia.com/gpu`."
+    ),
+    "cordoned": ("The node is cordoned. Run `kubectl uncordon NODE` when it is ready for pods."),
+    "goes for maintenance before the pod would end": (
+        "The node has a [maintenance time](annotations.md#nodes-with-a-maintenance-time), and the pod can "
+        "run longer. Write a `gpu.topology/max-duration` with which the pod ends before the maintenance "
+        "begins."
+    ),
+    "not ready": ("The node is not ready. Run `kubectl describe node NODE` and look at its conditions."),
+    "gone": ("The node does not exist, but its ResourceSlices do. If the node does not come back, delete them."),
+    "GPUs not assessed yet": (
+        "The controller has not seen this kind of machine before. Wait a few seconds. If a node's description "
+        "changes again and again, wait up to ten minutes. If this lasts, look for an error about the node in "
+        "the controller's log."
+    ),
+    "GPUs that the controller cannot place pods on": (
+        "A node that the pod selects publishes a machine with more than 16 GPUs, or one that the controller "
+        "cannot use. Run `gputopo free`: it warns of each such node and says why."
+    ),
+    "excluded by the pod's anti-affinity or topology spread": (
+        "The pod's required anti-affinity or topology spread excludes the node, because of pods on the node "
+        "or in its zone. End those pods, or relax the rule."
+    ),
+    "without a pod that the pod's affinity selects": (
+        "The pod has a required pod affinity. No pod on the node, or in its zone, matches all terms of "
+        "this affinity. Create a matching pod first, or relax the affinity."
+    ),
+    "a host port of the pod is in use": (
+        "Another pod on the node uses a host port of the pod. With `hostNetwork` all container ports are host "
+        "ports. Choose another port, or wait."
+    ),
+    "out of reach of the pod's volumes": (
+        "A volume of the pod is in another zone or on other nodes. Or `allowedTopologies` of its StorageClass "
+        "excludes the node. Use another volume, if the pod must run there."
+    ),
+    "out of reach of another claim of the pod": (
+        "A ResourceClaim of another driver is already allocated for the pod, and the node cannot use its "
+        "devices. `kubectl get resourceclaim NAME -o yaml` shows which nodes can: "
+        "`status.allocation.nodeSelector`. Wait until such a node has free GPUs, or use another claim."
+    ),
+    "without the label kubernetes.io/hostname": (
+        "The pod has required node affinity terms. For such pods the controller needs this label, and a "
+        "person or program removed it. Restart the kubelet, which sets the label, or run `kubectl label "
+        "node NODE kubernetes.io/hostname=HOSTNAME`."
+    ),
+    "its channel is taken by": (
+        "The pod requests a channel of a ComputeDomain, and each node has one. The claim or pod after `taken "
+        "by` uses it ([gangs.md](../tasks/gangs.md#multi-node-nvlink)). Wait until that pod ends."
+    ),
+    "without a channel of multi-node NVLink": (
+        "The pod requests a channel of a ComputeDomain, but the node has no device of "
+        "`compute-domain.nvidia.com`. Check whether NVIDIA's DRA driver runs on the node."
+    ),
+    "labelled for another ComputeDomain": (
+        "The pod requests a channel of a ComputeDomain, but the node belongs to another domain. Wait until "
+        "that domain's pods end. `kubectl get nodes -L resource.nvidia.com/computeDomain` shows the domains."
+    ),
+    "too many selectors and tolerations": (
+        "The pod has more than 1,000 selectors and tolerations together. Remove some of them."
+    ),
+}
+"""Why a node is left out."""
+
+ON_NODE: Final[dict[str, str]] = {
+    "is still held by": (
+        "The pod of the earlier claim is still ending, so its GPU is not released yet. Wait. If this lasts, "
+        "look at that pod."
+    ),
+    "has parts of one namespace at a time": (
+        "Another namespace uses shares or MIG slices of the GPU. The pod's claim got this GPU without a "
+        "check by the controller ([parts.md](../tasks/parts.md#of-one-namespace-at-a-time)). Wait until "
+        "the claim that the Event names ends, or request the share or MIG slice by annotations, as the "
+        "Event says."
+    ),
+    "processes still use it": (
+        "Processes that belong to no claim use the GPU. End the processes that the Event names."
+    ),
+    "is not on node": ("The GPU is lost, or an administrator is replacing the GPU driver. Run `gputopo health`."),
+    "the driver does not answer": ("The GPU driver hangs ([node.md](../internals/node.md#a-driver-that-hangs))."),
+    "has not read the node's GPUs yet": ("The node agent has just started. If this lasts, read its log."),
+}
+"""What the Event ``FailedPrepareDynamicResources`` says."""
+
+EVENTS: Final[dict[str, EventAbout]] = {
+    "WaitsForGPUs": EventAbout(
+        "pod",
+        "Warning",
+        "The pod has no place. The Event says why. The controller raises the Event's count instead of writing "
+        "it again.",
+        "Find the text in [Reasons of waiting pods](#reasons-of-waiting-pods).",
+    ),
+    "PlacedOnGPUs": EventAbout(
+        "pod",
+        "Normal",
+        "The pod got its place. The Event names the node, the GPUs, the links between the GPUs (`level`), "
+        "and the predicted bandwidth. It also names preferences that were not met.",
+        "Nothing.",
+    ),
+    "ClaimNotUnderstood": EventAbout(
+        "claim",
+        "Warning",
+        "The controller cannot read a part of the claim. The Event names that part. The controller assumes that "
+        "this part allocates no GPU.",
+        "Correct the part that the Event names, or delete the claim. If another driver wrote the claim, "
+        "report the claim to this project.",
+    ),
+    "PoliciesInvalid": EventAbout(
+        "ConfigMap of the policies file",
+        "Warning",
+        "The file is invalid. The last valid file stays in force. `PoliciesValid` is the Event that ends this.",
+        "Correct the key that the Event names, run `gputopo policies check FILE` with your file, and upgrade "
+        "([wrong-policies.md](../runbooks/wrong-policies.md#repair)).",
+    ),
+    "PoliciesValid": EventAbout(
+        "ConfigMap of the policies file",
+        "Normal",
+        "The file was invalid, and is valid again. It is in force. The Event has its digest.",
+        "Nothing.",
+    ),
+    "PodSecurityForbidsAgent": EventAbout(
+        "DaemonSet of the node agents",
+        "Warning",
+        "The driver's namespace enforces a Pod Security Standard that forbids the node agents. The Event "
+        "contains the command that allows them ([install.md](../start/install.md#pod-security)).",
+        "Run the command in the Event.",
+    ),
+    "ServerLacks": EventAbout(
+        "node",
+        "Warning",
+        "The API server does not store some fields of the ResourceSlices. The Event says which features do "
+        "not work without these fields.",
+        "Upgrade to Kubernetes 1.36 or later, or enable the feature gates of the fields.",
+    ),
+    "IdleGPUs": EventAbout(
+        "pod",
+        "Normal, Warning",
+        "The pod's GPUs are idle. The Event says since when, and when the controller will end the pod "
+        "([idle.md](../tasks/idle.md)).",
+        "Use the GPUs or end the pod. `gputopo idle` lists such pods.",
+    ),
+    "PreemptedForGPUs": EventAbout(
+        "pod",
+        "Warning",
+        "The controller ends the pod, because a pod or gang of higher priority needs its GPUs. The Event "
+        "names that pod or gang.",
+        "Nothing. The pod's owner creates the pod again, and it waits for GPUs. To prevent this, give the pod "
+        "a higher PriorityClass.",
+    ),
+    "SeveralTenants": EventAbout(
+        "namespace",
+        "Warning",
+        "The label selectors of several tenants in the policies file select the namespace. The Event names "
+        "these tenants, and the tenant that counts.",
+        "Change `namespaceLabels` of the tenants, or write the namespace in `namespaces` of one tenant.",
+    ),
+    "GangBarrierUnavailable": EventAbout(
+        "DeviceClass `seat.gpu.topology`",
+        "Warning",
+        "The [gang barrier](../tasks/gangs.md#the-barrier) does not work, so pods of a gang can be bound one by "
+        "one. The Event says why: Kubernetes is older than 1.36, or the class is missing.",
+        "Upgrade Kubernetes, or install the chart of this version.",
+    ),
+    "GPUsUnpublished": EventAbout(
+        "node",
+        "Warning",
+        "The node agent publishes no GPU of the node. The Event says why: another program allocates the "
+        "GPUs, AMD GPUs are partitioned, or the node has GPUs of two vendors.",
+        "If another program allocates the GPUs, remove it from the node, or let it allocate them "
+        "([addon.md](../tasks/addon.md), [migrating.md](../tasks/migrating.md)). If GPUs are partitioned, "
+        "run `amd-smi set --compute-partition SPX` on the node. If there are two vendors, set `discovery: "
+        "nvml` or `discovery: amd` in the chart.",
+    ),
+    "GPUFractionsUnsupported": EventAbout(
+        "node",
+        "Warning",
+        "The policies file divides GPUs of this node into shares or MIG slices. GPUs of AMD and Ascend cannot "
+        "be divided, so they stay whole.",
+        "Exclude these GPUs from the section `gpus` of the policies file ([policies.md](policies.md#gpus)).",
+    ),
+    "MigModeOff": EventAbout(
+        "node",
+        "Warning",
+        "The policies file divides this GPU into MIG slices. Its MIG mode is off and can start only at a reset. "
+        "The Event contains the commands.",
+        "End the pods on the GPU, then run the commands.",
+    ),
+    "GPUUnhealthy": EventAbout(
+        "pod, node",
+        "Warning",
+        "A GPU is unhealthy. The Event names the GPU, the fault and the repair. The pod that uses the GPU "
+        "gets this Event. If new pods do not get the GPU, the node gets it, too.",
+        "Do what the Event says. `gputopo health` lists all faults. "
+        "[gpu-faults.md](../internals/gpu-faults.md) explains them.",
+    ),
+    "GPURecovered": EventAbout(
+        "pod, node",
+        "Normal",
+        "The fault is over.",
+        "Nothing.",
+    ),
+    "NoNearNICs": EventAbout(
+        "pod",
+        "Warning",
+        "The pod has `gpu.topology/nccl: near-nics`, but the node agent did not set `NCCL_IB_HCA`. The Event "
+        "says why ([nics.md](../tasks/nics.md#have-nccl-use-the-near-ones)).",
+        "Check the network ports that the Event names.",
+    ),
+    "NICPortDown": EventAbout(
+        "node",
+        "Warning",
+        "A port of a network card is down. Other ports of the same kind on the node are active. The Event "
+        "says what to do ([nics.md](../tasks/nics.md)).",
+        "Check the cable and the switch. If the port is not meant to be used, turn it off as the Event says.",
+    ),
+    "NICPortSlow": EventAbout(
+        "node",
+        "Warning",
+        "A port is slower than other ports of the same kind on the node.",
+        "Reseat the cable and the transceiver. Check the speed and width of the switch port.",
+    ),
+    "NICPortFlapping": EventAbout(
+        "node",
+        "Warning",
+        "The link of a port went down three times or more within an hour. The Event says how often.",
+        "Check the cable, the transceiver and the switch port, as the Event says.",
+    ),
+    "NICPortErrors": EventAbout(
+        "node",
+        "Warning",
+        "The error counters of a port grow all the time, as with a bad cable. The Event names the counters "
+        "and their growth.",
+        "Replace the cable or the transceiver, as the Event says.",
+    ),
+    "NICPortRecovered": EventAbout(
+        "node",
+        "Normal",
+        "The port has no problem any more.",
+        "Nothing.",
+    ),
+}
+"""The Events of this driver, by reason."""
