@@ -13,7 +13,7 @@ def exports(package: str, names: Mapping[str, Collection[str]]) -> Callable[[str
 
     Args:
         package: The package's ``__name__``.
-        names: By module of the package: the names that the package offers and this module defines.
+        names: For each module, by its name in the package: the names that this module defines and the package offers.
     """
     module_of = {name: module for module, defined in names.items() for name in defined}
 

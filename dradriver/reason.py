@@ -63,7 +63,7 @@ class Reason(msgspec.Struct, frozen=True):
     def add(self, text: str, cause: Cause | None = None) -> Reason:
         """Return this reason with one more sentence, ``text``; an empty text adds nothing.
 
-        The result has another cause if ``cause`` is given.
+        If ``cause`` is given, the result has this cause. Otherwise the result has the cause of this reason.
         """
         if not text:
             return Reason(cause or self.cause, self.text, self.stable)
@@ -72,7 +72,7 @@ class Reason(msgspec.Struct, frozen=True):
 
     @property
     def without_figures(self) -> Reason:
-        """Return the reason with its stable text, without figures that change all the time.
+        """Return the reason with the text ``stable``, which has no figures that often change.
 
         The stable text is for the annotation that tells the pod's owner why the pod waits. So the annotation is not
         written again for each change of a figure.

@@ -82,7 +82,8 @@ class GangChoice(msgspec.Struct, frozen=True, kw_only=True):
             ``cluster`` if there is no such level.
         busbw_gbps: The lowest predicted bandwidth of any pod with at least two GPUs. Over several nodes it is at most
             the network's bandwidth, if that is known. 0 for a vendor whose link bandwidths are not known.
-        fallback: The preferences that not all pods have: preferred constraints, and ``near: leaf``.
+        fallback: The preferences of the gang that its places do not meet for all pods: preferred constraints, and
+            ``near: leaf``. Empty if all are met.
     """
 
     pods: tuple[Choice, ...]

@@ -77,8 +77,9 @@ class Defrag(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         size: GPUs of each set.
         movable: Number of pods and gangs that can move.
-        freed: The sets that become free, each after the moves of the sets before it.
-        sets: Free sets by product and size.
+        freed: The sets of GPUs that become free. The moves for a set assume that the moves for the sets before it are
+            done.
+        sets: For each product and set size: how many sets are free now, and how many after all moves.
     """
 
     size: int

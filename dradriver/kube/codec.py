@@ -36,7 +36,8 @@ class BadJson(ValueError):  # noqa: N818 - says what it is
     """The data is not JSON, or does not have the expected type.
 
     Attributes:
-        rest: A struct of the expected type, with only the fields that could be decoded; None if none could be.
+        rest: A struct of the expected type, with only the fields that could be decoded; None if no field could be
+            decoded.
     """
 
     def __init__(self, message: str, rest: Any = None) -> None:
@@ -48,7 +49,8 @@ class PartlyRead(BadJson):
     """Only some fields of an object could be decoded.
 
     Attributes:
-        kept: What the caller needs of the object, from these fields alone: the result of ``keep`` (``decode_part``).
+        kept: The result of the function ``keep`` that the caller gave to ``decode_part``. It was called with an object
+            that has only the decoded fields.
     """
 
     def __init__(self, message: str, kept: Any) -> None:
@@ -64,11 +66,12 @@ def decode(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002 - what ms
     KiB. Its author can nest it deeper than Python's recursion limit, or write half a surrogate pair, which Go reads as
     U+FFFD.
 
-    Most objects are decoded in one strict attempt. If it fails, a second attempt decodes field by field. In it, a null
-    for a field of another type counts as a missing field.
+    Most objects are decoded in one strict attempt. If it fails, a second attempt decodes field by field. The second
+    attempt treats a field with the value null as missing.
 
     Raises:
-        BadJson: The data is not JSON, or a field of the type cannot be decoded. The error has the other fields.
+        BadJson: The data is not JSON, or a field of the type cannot be decoded. The error has the fields that could be
+            decoded.
     """
     # 1. The fast way, for nearly all objects.
     try:
@@ -105,13 +108,13 @@ def _whole_texts(value: Any) -> Any:
 
 
 def decode_part(data: bytes | msgspec.Raw, type: Any, keep: Callable[[Any], T]) -> T:  # noqa: A002
-    """Decode an object, and return the part that the caller needs: the result of ``keep``.
+    """Decode an object, call ``keep`` with it, and return the result of ``keep``.
 
-    ``type`` is the type of the decoded object, which is the argument of ``keep``.
+    So the caller keeps only the part of a large object that it needs. ``type`` is the type of the decoded object.
 
     Raises:
-        PartlyRead: Only some fields could be decoded. The error has the result of ``keep`` for the object with these
-            fields.
+        PartlyRead: Only some fields could be decoded. The error's ``kept`` is the result of ``keep`` for an object with
+            only these fields.
         BadJson: The data is not JSON, or lacks a required field.
     """
     try:
@@ -124,7 +127,11 @@ def decode_part(data: bytes | msgspec.Raw, type: Any, keep: Callable[[Any], T]) 
 
 
 def reader(reading: Reading[T]) -> Callable[[msgspec.Raw], T | None]:
-    """Return the function that decodes an object's JSON: ``reading`` itself, or ``decode`` if it is a type."""
+    """Return the function that decodes an object's JSON.
+
+    If ``reading`` is a function, this is ``reading`` itself. If ``reading`` is a type, it is a function that decodes
+    JSON into this type.
+    """
     if not isinstance(reading, builtins.type):
         return reading
     return cast("Callable[[msgspec.Raw], T | None]", functools.partial(decode, type=reading))
@@ -217,7 +224,7 @@ def _list(data: bytes | msgspec.Raw, element: Any, where: str, unread: list[str]
 
 
 def _something(type: Any) -> Any:  # noqa: A002
-    """Return the type without None that a field must have: ``X`` for ``X | None``.
+    """Return the type of an optional field without None: ``X`` for ``X | None``.
 
     Any other type is returned unchanged.
     """

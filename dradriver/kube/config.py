@@ -119,10 +119,10 @@ Plugin = Callable[[Mapping[str, Any], Mapping[str, Any], Path], Credentials]
 
 
 def load(kubeconfig: Path | None) -> ServerConfig:
-    """Return the API server's configuration: from the kubeconfig if one is given, else from our own pod.
+    """Return the API server's configuration, from the kubeconfig or else from our own pod.
 
     Raises:
-        ConfigError: See ``from_kubeconfig`` and ``in_cluster``.
+        ConfigError: The kubeconfig cannot be used, or this process does not run in a pod with a service account.
     """
     return in_cluster() if kubeconfig is None else from_kubeconfig(kubeconfig)
 
@@ -155,8 +155,8 @@ def from_kubeconfig(
 ) -> ServerConfig:
     """Return the configuration (address and credentials) of a kubeconfig's context.
 
-    If several files have an entry, the first one counts, as for kubectl. Relative paths of an entry start from the
-    folder of its own file.
+    If several files have an entry of the same name, the entry of the first file is used, as in kubectl. Relative paths
+    of an entry start from the folder of its own file.
 
     Args:
         paths: One file, or several as in the variable ``KUBECONFIG``.
@@ -281,9 +281,9 @@ def _name_field(entry: Mapping[str, Any], path: Path, key: str) -> str:
 
 
 def _name_text(value: object) -> str:
-    """Return the name of an entry as text, whatever its type.
+    """Return the name of an entry as text, even if the value is not text.
 
-    A wrong type matters only if the entry is used.
+    No error is raised here, because a value of a wrong type matters only if the entry is used.
     """
     return value if isinstance(value, str) else "" if value is None else _shown(value)
 

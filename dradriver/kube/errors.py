@@ -112,8 +112,8 @@ class ApiError(DriverError):
     def gone(self) -> bool:
         """Return whether the API server cannot serve the resource version of the request.
 
-        The caller should list again without a version. These errors count: 410 Gone and Expired, and 504 Timeout whose
-        cause says that the server has not reached that version yet.
+        The caller should list again without a version. These errors say this: 410 Gone and Expired, and 504 Timeout
+        whose cause says that the server has not reached that version yet.
         """
         if self.status == 410 or self.api_reason in ("Gone", "Expired"):
             return True

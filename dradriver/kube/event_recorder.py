@@ -66,7 +66,7 @@ class Recorder:
         message: str,
         action: str,
     ) -> None:
-        """Write a Kubernetes Event, or count it if it exists.
+        """Write a Kubernetes Event; if it exists already, increase its count.
 
         A failure is logged and has no other effect.
 
@@ -111,7 +111,7 @@ class Recorder:
         message: str,
         action: str,
     ) -> None:
-        """Create an Event, or count it if it exists.
+        """Create an Event; if it exists already, increase its count.
 
         ``namespace`` and ``name`` are those of the Event, ``now`` is its time. It is an Event about the object
         ``about``; the other arguments are its fields.

@@ -92,9 +92,10 @@ class Names(Collector):
         registry.register(self)
 
     def set(self, key: Hashable, rows: Iterable[tuple[str, ...]]) -> None:
-        """Replace the series of one key, such as those of one node.
+        """Replace the series that belong to one key, such as a node's name.
 
-        Each row is a series: one value for every label. If there are no ``rows``, the key's series are removed.
+        ``key`` is any value by which the caller groups series. Each row is a series: one value for every label. If
+        ``rows`` is empty, the key's series are removed.
         """
         series = tuple(dict.fromkeys(rows))
         if series:
@@ -116,10 +117,11 @@ class Names(Collector):
 
 
 class Amounts(Collector):
-    """A gauge by name: the names with the largest amounts have series of their own.
+    """A gauge with a series for each of the names with the largest amounts.
 
-    All other names share the series ``other``. Names come from objects that the API server has checked, or from the
-    administrator. Further labels can hold known values, or names of GPU products.
+    All other names share the series ``other``. The names are the values of the metric's first label, such as tenants or
+    nodes. They come from objects that the API server has checked, or from the administrator. Further labels can hold
+    known values, or names of GPU products.
     """
 
     def __init__(
@@ -230,11 +232,11 @@ class _Largest:
 
 
 class Totals(Collector):
-    """A counter by name: the names with the largest counts have series of their own.
+    """A counter with a series for each of the names with the largest counts.
 
-    All other names share the series ``other``. Further labels are possible, as in ``Amounts``. A new series shows 0 at
-    its first collection, even if something was counted before. Prometheus computes increases, and would not see a first
-    value above 0 as one.
+    All other names share the series ``other``. The names are the values of the metric's first label, such as tenants.
+    Further labels can hold known values. A new series shows 0 at its first collection, even if something was counted
+    before. Prometheus computes increases, and would not see a first value above 0 as one.
     """
 
     def __init__(
@@ -277,9 +279,10 @@ class Totals(Collector):
 
 
 class Spans(Collector):
-    """A histogram of seconds by name: the most frequent names have series of their own.
+    """A histogram of seconds, with series for each of the most frequent names.
 
-    All other names share the series ``other``. A new series shows 0 at its first collection, as in ``Totals``.
+    All other names share the series ``other``. The names are the values of the metric's first label, such as tenants. A
+    new series shows 0 at its first collection, even if something was counted before.
     """
 
     def __init__(

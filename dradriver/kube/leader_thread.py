@@ -29,7 +29,7 @@ class Progress:
     """
 
     def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Make an object for which the loop has made progress just now.
+        """Begin as if the loop had made progress just now.
 
         The loop counts as hanging after ``most_s`` seconds without a call of ``show``. ``clock`` returns seconds that
         only grow.

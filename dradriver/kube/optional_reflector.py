@@ -25,7 +25,7 @@ T = TypeVar("T", bound=HasMetadata)
 class OptionalReflector(Generic[T]):
     """A reflector that follows a kind while the server has it.
 
-    Without the kind there are no objects.
+    While the server does not have the kind, the reflector has no objects.
     """
 
     def __init__(

@@ -117,7 +117,7 @@ class Store(Generic[T]):
         return ((subject.namespace, subject.name) if subject.name else None), subject.resource_version, None
 
     def replace(self, fresh: Mapping[Key, T], read_at: float | None = None) -> None:
-        """Replace all objects of the store, and report the differences.
+        """Replace all objects of the store by ``fresh``, and report the differences.
 
         ``read_at`` is the time at which the read of ``fresh`` began, by the loop's clock.
         """

@@ -26,8 +26,8 @@ MOST: Final = 16  # namespaces at once
 class WorkQueue:
     """A queue of objects to work on.
 
-    Trouble in one namespace (its quota, a webhook) does not delay the others. The time of a step does not grow with the
-    number of objects. The queue stores nothing about objects without work.
+    Failures in one namespace, because of its quota or a webhook, do not delay other namespaces. The time of one call of
+    ``begin`` does not grow with the number of queued objects. The queue stores nothing about objects without work.
 
     Attributes:
         woken: Set when there may be new work to start, so that ``begin`` should be called.
@@ -127,7 +127,7 @@ class WorkQueue:
                         await self.woken.wait()
 
     async def flush(self) -> None:
-        """Work on the queue until nothing is due. For callers that do not use ``run``."""
+        """Work on the queue until nothing is due, for callers that do not use ``run``."""
         while self._waiting_namespaces:
             async with asyncio.TaskGroup() as group:
                 self.begin(group)

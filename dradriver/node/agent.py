@@ -61,7 +61,12 @@ class Agent:
     """The components of one node's agent."""
 
     def __init__(self, options: Options, client: Client, *, check_s: float, reconcile_s: float) -> None:
-        """Create and connect the parts; nothing runs yet. Arguments and errors are those of ``run``."""
+        """Create and connect the components; nothing runs yet.
+
+        ``client`` is the client of the API server. ``check_s`` is the number of seconds between two checks of the
+        plugin's sockets. ``reconcile_s`` is the number of seconds between two searches for unused claims. Raises
+        DriverError if the agent cannot run with these options or on this node.
+        """
         self._options = options
         self._client = client
         self._loop = asyncio.get_running_loop()

@@ -109,8 +109,8 @@ def _amd(options: Options, root: Path, nics: KeptNics | None, *, prepares: bool)
     """Return the backend for AMD's GPUs below ``root``.
 
     A table numbers the GPUs by their places in the server (slots). AMD's table has its own folder, because the agent's
-    folder has NVIDIA's table. ``nics`` are the network cards of earlier readings. The other arguments are those of
-    ``backend``.
+    folder has NVIDIA's table. ``nics`` are the network cards of earlier readings. ``prepares`` says whether this agent
+    gives GPUs to containers.
     """
     base = None
     if prepares:
@@ -134,7 +134,15 @@ def _nvidia(
     *,
     prepares: bool,
 ) -> Backend:
-    """Return the code that reads NVIDIA's GPUs; arguments are those of ``backend``."""
+    """Return the code that reads NVIDIA's GPUs.
+
+    Args:
+        options: The options of the agent.
+        released: Returns the reason why the driver's library must be closed now; None if it may stay open.
+        xids: Returns the administrator's settings for XIDs, by number: taint, warn or ignore.
+        nics: The network cards of earlier readings; None if they are not recorded.
+        prepares: Whether this agent gives GPUs to containers.
+    """
     driver_root, host_root = options.driver_root, options.host_root
     base = None
     if prepares:
@@ -225,10 +233,10 @@ def boot_of(options: Options) -> str:
 
 
 def _load_of(folder: Path, boot: str) -> str:
-    """Return an id of a simulated node's boot and load of the driver; new after each of both.
+    """Return an id that is new when a simulated node boots or loads its driver.
 
     Args:
-        folder: The folder with the file that has the id of the driver's load.
+        folder: The folder with the file that has the id of the last loading of the driver.
         boot: Id of the boot.
     """
     return f"{boot} {nvidia_hardware.load(folder)}"

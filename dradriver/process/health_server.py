@@ -23,7 +23,10 @@ _END_S: Final = 1.0  # an answer takes milliseconds
 
 
 def always() -> bool:
-    """Return True. A process without its own check counts as alive while it answers ``/healthz``."""
+    """Return True: this is the default of the argument ``alive`` of ``serve_health``.
+
+    A process without a check of its own counts as alive as long as it answers ``/healthz``.
+    """
     return True
 
 

@@ -49,11 +49,11 @@ class PoliciesFile(Followed):
 
         Args:
             path: The file; None to use the defaults for ever.
-            on_change: Called with the new policies each time that others come into force. It is not called for the
-                first policies.
+            on_change: Called with the new policies each time that new policies come into force, but not for the first
+                policies.
             on_trouble: Called while ``run`` runs, with each new ``trouble``.
-            on_recovery: Called while ``run`` runs, with the policies in force, once there is no trouble any more. It is
-                called once after one or more calls of ``on_trouble``.
+            on_recovery: Called while ``run`` runs, with the policies in force, when ``trouble`` becomes None again.
+                After several calls of ``on_trouble`` in a row, it is called once.
         """
         super().__init__(*([path] if path is not None else []), what="policies")
         self.in_force = UNKNOWN
@@ -138,7 +138,7 @@ class PoliciesFile(Followed):
             self._on_change(policies)
 
     async def look(self) -> None:
-        """Read the policies file once (``step``), and report a new problem, or that there is none any more."""
+        """Read the policies file once (``step``), and report when a problem begins or ends."""
         self.step()
         if self.trouble == self._reported_trouble:
             return

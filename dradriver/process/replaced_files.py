@@ -58,7 +58,10 @@ class Followed(abc.ABC):
             await asyncio.sleep(PERIOD_S)
 
     async def look(self) -> None:
-        """Read the replaced files once and use new content (``step``). A subclass can add reports."""
+        """Read the replaced files once, and use new content (``step``).
+
+        A subclass can override this method to report problems, too.
+        """
         self.step()
 
     def step(self) -> None:

@@ -16,9 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 def start(main: Coroutine[Any, Any, None], options: Common) -> int:
-    """Set up logs, run a process's main coroutine, and return its exit status (see ``run``).
+    """Set up logs, run a process's main coroutine, and return its exit status.
 
-    ``options`` has the format and the level of the log.
+    The status is 0 after a normal end or a signal, 1 after an error. ``options`` has the format and the level of the
+    log.
     """
     setup_logging(json_format=options.log_format == "json", verbose=options.verbose)
     return run(main)

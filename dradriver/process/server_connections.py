@@ -1,10 +1,10 @@
-"""An HTTP server that limits the number of its connections, and the time that each may stay.
+"""An HTTP server that limits the number and the duration of its connections.
 
 The webhook, the health servers and the page of ``gputopo serve`` use it. The server does not know who its clients are,
 so it judges a connection by its requests. A connection is untrusted until it has carried a good request. If there are
-too many connections, the server first closes untrusted ones. So clients with repeated requests, such as API servers,
-keep theirs. Of several untrusted connections, the server closes one of the address that has the most. So a pod that
-opens many connections loses its own.
+too many connections, the server first closes untrusted ones. So clients that send requests again and again, such as API
+servers, keep their connections. Among the untrusted connections, the server closes one of the address that has the
+most. So a pod that opens many connections loses one of its own.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Connections:
     def opened(self, transport: asyncio.BaseTransport) -> None:
         """Add a connection that was accepted; ``transport`` is asyncio's object for it.
 
-        If there are already as many connections as allowed, others are closed first.
+        If the limit ``most`` is already reached, older connections are closed first.
         """
         if len(self._untrusted) + len(self._trusted) >= self._most:
             self.close_expired()
@@ -128,9 +128,10 @@ class Connections:
     def _close_for_new(self) -> None:
         """Close one connection, to make room for a new one.
 
-        The closed connection is an untrusted one if untrusted connections take more than a quarter of the limit, or if
-        there are no others. Otherwise it is a trusted one. In that group, the address with the most connections loses
-        one: the connection whose last good request is longest ago.
+        1. If untrusted connections take more than a quarter of the limit, or no connection is trusted, an untrusted one
+           is closed. Otherwise a trusted one is closed.
+        2. It belongs to the address that has the most connections of this kind.
+        3. It is the address's oldest untrusted connection, or the trusted one whose last good request is longest ago.
         """
         # A quarter is left to untrusted connections: a new API server must be able to get in.
         is_untrusted = len(self._untrusted) > self._most // 4 or not self._trusted

@@ -60,10 +60,10 @@ class WatchedPolicies(PoliciesFile):
             path: The mounted file. Its name is the key in the ConfigMap.
             namespace: The ConfigMap's namespace.
             name: The ConfigMap's name.
-            on_change: Called with the new policies each time that others come into force. The call is made while the
-                watch event of the ConfigMap is handled.
-            on_trouble: See ``PoliciesFile``.
-            on_recovery: See ``PoliciesFile``.
+            on_change: Called with the new policies each time that new policies come into force. The call is made while
+                the watch event of the ConfigMap is handled.
+            on_trouble: Called while ``run`` runs, with each new ``trouble``.
+            on_recovery: Called while ``run`` runs, with the policies in force, when ``trouble`` becomes None again.
         """
         self._file, self._key = path, (namespace, name)
         self._refusal: ApiError | None = None  # why the API server does not show the ConfigMap; None while it does
@@ -93,7 +93,7 @@ class WatchedPolicies(PoliciesFile):
         The mounted file counts until the API server has answered for the first time.
 
         Raises:
-            FileNotFoundError: There is no such ConfigMap, or it has no such key.
+            FileNotFoundError: The ConfigMap does not exist, or does not have the file's key.
             OSError: The mounted file cannot be read, or the API server does not allow to read the ConfigMap.
         """
         if not self._reflector.synced.is_set():

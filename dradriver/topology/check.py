@@ -1,4 +1,4 @@
-"""The checks that every ``Machine`` must pass, from whatever source it comes."""
+"""The checks that every ``Machine`` must pass, from any source."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def check(machine: Machine) -> Machine:
 
 
 def _check_texts(value: object, at: str = "") -> None:
-    """Raise unless UTF-8 can encode every text.
+    """Raise an error if a text of the machine cannot be encoded in UTF-8.
 
-    File names can contain lone surrogates, which JSON cannot write.
+    File names can contain lone halves of surrogate pairs, which JSON cannot contain.
 
     Args:
         value: The machine, or a field of it.

@@ -52,11 +52,12 @@ def step(machine: Machine, i: int, j: int) -> Step:
 
 
 def step_gbps(machine: Machine, i: int, j: int) -> float:
-    """Return the bandwidth that NCCL counts between two GPUs, GB/s in one direction, without other traffic.
+    """Return the bandwidth that NCCL counts between two GPUs, GB/s in one direction.
 
-    ``i`` and ``j`` are the positions of the GPUs. The bandwidths of several links of a pair are added. Over PCIe, the
-    slower of the two GPUs' own PCIe links counts. Between sockets, the bandwidth is at most the bandwidth between the
-    sockets. A DGX-1 has 40 for two links of 20, 12 below one switch, and 6 between sockets (the E5's QPI).
+    The GPUs are at the positions ``i`` and ``j``, and carry no other traffic. The bandwidths of several links of a pair
+    are added. Over PCIe, the slower of the two GPUs' own PCIe links counts. Between sockets, the bandwidth is at most
+    the bandwidth between the sockets. Worked example: on a DGX-1 the result is 40 for two links of 20, 12 below one
+    switch, and 6 between sockets (the QPI of its E5 CPUs).
     """
     if machine.links[i][j]:
         return round(machine.links[i][j] * machine.link_gbps, 3)

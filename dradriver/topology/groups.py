@@ -10,14 +10,16 @@ more links than the switches give. There are many ways to split directly linked 
 this order,
 
 1. the most groups;
-2. the highest sum, over the groups, of the links that the least linked GPU has inside its group. They limit what NCCL's
-   rings together can carry (NCCL 2.27.7 on the DGX-1: {0,1,2,3} has 4 and reaches 80 GB/s, {0,3,4,7} has 3 and 60);
-3. the highest sum of the rings' weakest steps, then of all links inside;
+2. the most links of the weakest GPUs, summed over all groups. The weakest GPU of a group has the fewest links inside
+   the group. These links limit what NCCL's rings together can carry (NCCL 2.27.7 on the DGX-1: {0,1,2,3} has 4 and
+   reaches 80 GB/s, {0,3,4,7} has 3 and 60);
+3. the highest sum of the links of each ring's weakest step (the two neighbours with the fewest links), then of all
+   links inside the groups;
 4. the nearest PCIe paths inside the groups;
 5. the most groups that lie inside one group of the next larger size, so that groups of four consist of pairs;
 6. the lowest GPU numbers.
 
-The first four do not depend on the numbers of the GPUs.
+The first four criteria do not depend on the numbers of the GPUs.
 """
 
 from __future__ import annotations
@@ -93,10 +95,11 @@ def unlinked(machine: Machine, positions: Collection[int]) -> Machine:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _group(machine: Machine) -> Groups:
-    """Return the groups of well linked GPUs of a machine that has only the fields that groups depend on.
+    """Return the groups of well linked GPUs of a machine; the result is cached.
 
-    Groups of eight are made first; smaller groups lie within larger ones. GPUs behind NVLink switches are all equal, so
-    they are split in their order. Other linked GPUs are split so that the groups have the best rings.
+    The caller has emptied all fields of ``machine`` that do not change the groups, so that equal servers share one
+    result. Groups of eight are made first; smaller groups lie within larger ones. GPUs behind NVLink switches are all
+    equal, so they are split in their order. Other linked GPUs are split so that the groups have the best rings.
     """
     count = len(machine.gpus)
     by_index = sorted(range(count), key=lambda i: machine.gpus[i].index)  # positions, by GPU number
@@ -190,10 +193,10 @@ def _through_switches(machine: Machine, members: _Set) -> bool:
 
 
 def _packed(value: Iterable[int]) -> int:
-    """Return one number for a tuple of numbers, so that tuples can be added fast.
+    """Return one number for a tuple, so that tuples can be compared and added fast.
 
-    The number compares as the tuple does. If two of these numbers are added, the sum stands for the two tuples added
-    item by item.
+    The numbers of two tuples compare in the same way as the tuples. Their sum is the number of the tuple that has the
+    sums of the items.
     """
     packed = 0
     for part in value:
@@ -204,12 +207,13 @@ def _packed(value: Iterable[int]) -> int:
 def _split_fabric(machine: Machine, domain: _Set, size: int) -> list[_Set]:
     """Split ``domain``, the GPUs that one switch fabric joins, into sets of one size.
 
-    Every set has a ring here. So sets of GPUs with equally many links on one NUMA node are made first, then sets of the
-    remaining GPUs.
+    Switches join all these GPUs, so every set has a ring. Sets within one NUMA node are preferred:
 
-    For every size the same sequence of GPUs is cut into sets. First in this sequence are eights of such GPUs, then
-    fours, twos and single ones. So groups of four consist of pairs, and as many groups as possible are within a NUMA
-    node.
+    1. All GPUs are put into one sequence. First come blocks of eight GPUs of one NUMA node with equally many links.
+       Then come blocks of four, of two, and single GPUs.
+    2. The sequence is cut into sets of ``size`` GPUs. GPUs that remain at its end are in no set.
+
+    The sequence is the same for every size, so each group of four consists of two pairs.
     """
     alike: dict[tuple[int, int | None], list[int]] = {}
     for i in domain:
@@ -238,11 +242,12 @@ def _ring_links(machine: Machine, members: _Set) -> int:
 
 
 def _best_split(count: int, size: int, values: dict[int, int]) -> list[_Set]:
-    """Return disjoint sets: the most sets, among these the highest summed value, then the lowest GPUs.
+    """Return disjoint sets of GPUs: as many as possible, with the highest summed value.
 
-    The search is a dynamic program over the bit mask of GPUs that are not decided yet: the lowest of them is in a set
-    or in none. The number of sets is fixed in each run. The highest number is tried first, and the first number that is
-    possible is used.
+    If several splits are equally good, the split with the lowest GPUs is returned. The function first looks for the
+    largest possible number of sets, then for one set less, and so on. It ends at the first number that is possible.
+    Each search is a dynamic program over the bit mask of the GPUs that are not decided yet. Its step puts the lowest of
+    these GPUs into a set, or into none.
 
     Args:
         count: Number of GPUs, the bits of a mask.
@@ -292,9 +297,9 @@ def _bits(mask: int) -> list[int]:
 
 
 def _split_greedy(machine: Machine, domain: _Set, size: int) -> list[_Set]:
-    """Split a domain into groups of ``size`` GPUs without comparing all ways.
+    """Split a domain into groups of ``size`` GPUs without comparing all possible splits.
 
-    This is for domains that are too large for a comparison. Each group begins with the lowest remaining GPU. Then the
+    This is for domains that have too many possible splits. Each group begins with the lowest remaining GPU. Then the
     GPU with the most links to the group is added, until the group is complete.
     """
     sets: list[_Set] = []

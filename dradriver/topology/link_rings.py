@@ -31,10 +31,10 @@ class Rings:
         }
 
     def weakest(self, places: Sequence[int]) -> int:
-        """Return the number of links of the weakest step of the best ring.
+        """Return how many links the weakest step of the best ring has.
 
         The ring goes through ``places``, which are indices into the ``members`` with which the object was made. A step
-        is a pair of neighbours in the ring. The result is 0 without a ring.
+        is a pair of neighbours in the ring; the weakest step has the fewest links. The result is 0 without a ring.
         """
         if len(places) == 2:
             return self.links[places[0]][places[1]]
@@ -74,14 +74,16 @@ def _has_ring(near: Sequence[int], places: Sequence[int], mask: int) -> bool:
 
 
 def _closes(near: Sequence[int], start: int, end: int, left: int, dead: set[tuple[int, int]]) -> bool:
-    """Return whether a path can start at ``end``, visit all GPUs of ``left``, and finish at a neighbour of ``start``.
+    """Return whether a path through ``end`` can be completed to a ring.
+
+    From ``end``, the path must visit all GPUs of ``left`` and finish at a neighbour of ``start``.
 
     Args:
         near: For each GPU, the bit mask of its neighbours.
         start: The GPU to which the path must return.
         end: The last GPU of the path so far.
         left: The bit mask of GPUs that the path has not visited.
-        dead: The pairs of ``end`` and ``left`` that were tried without success.
+        dead: The pairs of ``end`` and ``left`` that earlier calls tried without success; this call adds to them.
     """
     if not left:
         return bool(near[end] >> start & 1)

@@ -109,8 +109,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             does not give them.
         vendor: Its vendor: the ``word`` of a ``Vendor``. Data from before there were other vendors lacks it.
         driver_index: The number that the driver's own tools use now (NVML's index), if it differs from ``index``.
-        has_slot: False if it is not known which slot of the machine the GPU is in, so that ``index`` only tells it from
-            others. Absent if it is known.
+        has_slot: False if it is not known in which slot of the machine the GPU is. Its ``index`` then only
+            distinguishes it from other GPUs. Left out of the JSON if the slot is known.
     """
 
     index: int
@@ -235,7 +235,8 @@ class PciDevice(msgspec.Struct, frozen=True, array_like=True, gc=False):
             they are not known.
         link_speed: The slower of the device's and its port's ``max_link_speed``, as the kernel writes it
             (``32.0 GT/s PCIe``); empty if it is not known.
-        link_width: The smaller of both ``max_link_width``. An unreadable width counts as 0 (NCCL takes 0 for x16).
+        link_width: The smaller of the device's and its port's ``max_link_width``. An unreadable width counts as 0 (NCCL
+            takes 0 for x16).
     """
 
     busid: str
@@ -248,11 +249,11 @@ class PciDevice(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Blocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The sets of a machine's GPUs that may be used together, if the maker limits them.
+    """The sets of GPUs that may be used together, if the maker limits them.
 
-    GPUs are in blocks of one size. If a block can hold a set, the set must be within one block. A larger set takes
-    equally many GPUs of each block, and uses as few blocks as possible. If ``whole`` is set, sets of several GPUs
-    consist of whole blocks instead.
+    GPUs are in blocks of one size. If a block can hold a set, the set must be within one block. A larger set uses as
+    few blocks as possible, and takes equally many GPUs from each block that it uses. If ``whole`` is set, sets of
+    several GPUs consist of whole blocks instead.
 
     Attributes:
         of: Per GPU, the number of its block.

@@ -48,9 +48,9 @@ def every_limit(profiles: Sequence[MigProfile]) -> tuple[Limit, ...]:
 def binding_limits(profiles: tuple[MigProfile, ...]) -> tuple[Limit, ...]:
     """Return the limits on MIG instances that matter in addition to memory slices.
 
-    A limit is left out if instances within the memory slices, and within the limits before it, can never exceed its
-    total. On an H100 only the limit of the OFA engine remains. The result is empty if no placement overlaps another:
-    then all instances can exist together.
+    The limits are checked one after the other. A limit is left out if it can never be exceeded: no instances that fit
+    into the memory slices and keep the earlier limits need more than its total. On an H100 only the limit of the OFA
+    engine remains. The result is empty if no placement overlaps another: then all instances can exist together.
     """
     spans = [(start, start + profile.size) for profile in profiles for start in profile.starts]
     if sum(end - start for start, end in spans) == len({n for start, end in spans for n in range(start, end)}):
@@ -65,9 +65,9 @@ def binding_limits(profiles: tuple[MigProfile, ...]) -> tuple[Limit, ...]:
 def _engines(profiles: Sequence[MigProfile]) -> list[Limit]:
     """Return the limits of engines. An engine type that instances share has no limit.
 
-    The GPU has as many engines of a type as the profile with the most: ``+me.all``, or the profile of all slices. NVML
-    gives how many instances of a profile can exist at a time. If these would need more engines than the GPU has,
-    instances share the engines.
+    The GPU has as many engines of a type as the profile that has the most of them: ``+me.all``, or the profile of all
+    slices. NVML gives how many instances of a profile can exist at a time. If these would need more engines than the
+    GPU has, instances share the engines.
     """
     counts = {profile: profile.engines for profile in profiles}
     if not any(map(any, counts.values())):

@@ -114,7 +114,7 @@ def location(*, zone: str = "", spine: str = "", leaf: str = "", fabric: str = "
         fabric: ``Machine.fabric``: a multi-node NVLink fabric, in any zone. Its servers are one rack, so they are near
             each other. Containers on two of its servers reach each other over NVLink only with an IMEX channel. This
             function does not check for the channel.
-        gbps: As ``Location.gbps``.
+        gbps: Bandwidth of the server's network, one direction, GB/s; 0 if it is unknown.
     """
     every = (fabric,), (zone, spine, leaf), (zone, spine), (zone,)
     return Location(domains=tuple(names if names[-1] else None for names in every), gbps=gbps)
@@ -166,12 +166,12 @@ def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = 
     """Return the network levels of a cluster by its nodes' labels.
 
     Without configured keys, the levels are: an NVLink fabric, the levels of one family of labels, and the zone. A
-    family (``FAMILIES``) is the label keys of one source, such as topograph or AWS. The first family is used whose
-    nearest key 90 % of the nodes have. If some node has topograph's label of a sub-domain, a part of an NVLink fabric,
-    the sub-domain is a level below the fabric.
+    family (``FAMILIES``) is the label keys of one source, such as topograph or AWS. The first family is used for which
+    90 % of the nodes have the key of the nearest level. If some node has topograph's label of a sub-domain, a part of
+    an NVLink fabric, the sub-domain is a level below the fabric.
 
-    A known key gives its level the family's name (``leaf``). Another key gives the text after its last slash:
-    ``example.com/rack`` is ``rack``.
+    A level whose key is known has the name that the family gives it, such as ``leaf``. The name of any other level is
+    the text after the last slash of its key: ``rack`` for ``example.com/rack``.
 
     Args:
         nodes: The labels of each node with GPUs.

@@ -64,10 +64,10 @@ def faulty(refused: Iterable[Pair], *, switched: Collection[int]) -> set[Pair]:
 
 
 def _partitions(refused: set[Pair], switched: Collection[int]) -> dict[int, int]:
-    """Return the partition of each GPU on switches, by the partition's first GPU.
+    """Return for each GPU on switches the first GPU of its partition.
 
-    The GPUs of a partition reach each other by peer access, directly or through others. ``refused`` are the pairs
-    without peer access, ``switched`` the GPUs on switches.
+    So two GPUs with the same result are in one partition. The GPUs of a partition reach each other by peer access,
+    directly or through others. ``refused`` are the pairs without peer access, ``switched`` the GPUs on switches.
     """
     first_of: dict[int, int] = {}
     for first in switched:

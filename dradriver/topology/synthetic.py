@@ -8,7 +8,8 @@ import hashlib
 def synthetic_uuid(name: str, index: int, *, seed: str = "") -> str:
     """Return a made-up GPU identifier, ``GPU-`` and a UUID, that depends only on the arguments.
 
-    These are the machine's name, the GPU's number, and a text for machines of the same name.
+    ``name`` is the machine's, ``index`` the GPU's number. ``seed`` is a text that differs between machines of the same
+    name.
     """
     digest = hashlib.sha256("\0".join((name, seed, str(index))).encode("utf-8", "replace"))
     text = digest.hexdigest()

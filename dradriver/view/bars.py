@@ -34,9 +34,9 @@ def _panel(panel: Panel, *, left: int) -> list[str]:
 
 
 def _number(value: float, panel: Panel) -> str:
-    """Return a bar's value as text, with one decimal; without decimals in some panels.
+    """Return a bar's value as text, with one decimal.
 
-    A panel has no decimals if all its values are whole.
+    If all values of the bar's panel are whole numbers, the text has no decimals.
     """
     whole = all(float(one).is_integer() for _, one, _ in panel.bars)
     return f"{value:.0f}" if whole else f"{value:.1f}"

@@ -82,13 +82,14 @@ class Notes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """A short text next to a row of a picture, such as the pod that uses a GPU.
+    """A short text next to a row of a picture, such as a pod's name.
 
     Attributes:
         text: The text to show, cut to the space that there is.
         more: The full text, shown when a pointer rests on the mark.
         tone: The meaning of the text.
-        series: The number of the mark's own colour, which ``Key`` explains; None without one.
+        series: The number of the mark's own colour, which the legend (``Key``) explains; None if the mark has no own
+            colour.
     """
 
     text: str
@@ -202,9 +203,10 @@ def words(*texts: str) -> tuple[Cell, ...]:
 
 
 def table(*columns: str, rows: Sequence[Sequence[str]], title: str = "") -> Table:
-    """Return a document's table of plain texts; without column names, without a heading row.
+    """Return a document's table of plain texts.
 
-    ``rows`` has one text for each column. ``title`` is shown above the table.
+    ``columns`` are the headings; if there are none, the table has no heading row. Each of ``rows`` has one text for
+    each column. ``title`` is shown above the table.
     """
     count = len(rows[0]) if rows else 0
     heads = tuple(Column(name) for name in columns) or (Column(),) * count

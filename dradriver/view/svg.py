@@ -16,7 +16,7 @@ _SWATCH = 14
 
 
 def render(document: Document) -> str:
-    """Return an SVG document of all pictures with its own background; text is escaped."""
+    """Return one SVG document of all pictures, with a background; text is escaped."""
     pictures, keys = _blocks(document)
     side = sides(document)
     drawn = [(picture.title, picture_of(picture, side=side)) for picture in pictures]

@@ -52,8 +52,8 @@ def text(words: str, *, x: float, y: float, kind: str = "") -> str:
 def within(words: str, space: float, *, x: float, y: float, kind: str = "") -> str:
     """Return an SVG text element, cut to ``space`` pixels.
 
-    If the text was cut, the full text is shown when a pointer rests on the element. The other arguments are those of
-    ``text``.
+    If the text was cut, the full text is shown when a pointer rests on the element. ``x`` and ``y`` are the position of
+    the text's middle, ``kind`` is the CSS class. The style of ``kind`` can set another point for ``x``.
     """
     words = plain(words)
     shown = cut(words, max(1, int(space / CHARACTER)))

@@ -21,7 +21,7 @@ _WIDEST: Final = 13  # characters of who holds a GPU
 def link(matrix: Matrix) -> str:
     """Return the link type, such as ``NV18``, if one switch joins all devices.
 
-    This is assumed if all pairs of devices have the same NVLink. Otherwise the text is empty.
+    This is assumed if all pairs of devices have the same NVLink. If they do not, the result is empty.
     """
     count = len(matrix.devices)
     if count < _FEWEST:

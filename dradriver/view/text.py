@@ -66,8 +66,8 @@ def _matrix(matrix: Matrix, *, colour: bool) -> list[str]:
 def _aligned(rows: Sequence[Sequence[Cell]], *, right: Sequence[bool], heads: int, colour: bool) -> list[str]:
     """Return one line of text for each row, with two spaces between the aligned cells.
 
-    A cell with more than 72 characters (``_MOST``) does not make its column wider. It shifts only the rest of its own
-    row.
+    A cell with more than 72 characters (``_MOST``) does not make its column wider. It shifts only the cells to its
+    right in its own row.
 
     Args:
         rows: The cells of each row.

@@ -69,9 +69,10 @@ def check(node: yaml.Node | None, *, deepest: int, most: int) -> None:
     sizes: dict[int, int] = {}
 
     def size(each: Any, depth: int) -> int:
-        """Return the number of values in the YAML node ``each``, itself and aliases included.
+        """Return the number of values in the YAML node ``each``.
 
-        ``depth`` is the node's level of nesting. Raises OutOfBoundsError as ``check`` does.
+        The node itself and the values of its aliases are included. ``depth`` is the node's level of nesting. Raises
+        OutOfBoundsError as ``check`` does.
         """
         line = each.start_mark.line + 1
         known = sizes.get(id(each))

@@ -93,7 +93,10 @@ class Text:
             raise self.refusal(at, says) from None
 
     def refusal(self, at: str, says: str) -> DriverError:
-        """Return an error about a place in the YAML text; the arguments are those of ``problem``."""
+        """Return an error about a place in the YAML text, with its line.
+
+        ``at`` is the place, such as ``$.gpus[1].numa``. ``says`` is the message.
+        """
         return self._form.error(self.problem(at, says))
 
     def problem(self, at: str, says: str) -> Problem:

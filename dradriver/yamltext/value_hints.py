@@ -1,7 +1,7 @@
 """Hints about a YAML value that does not fit its type: the error, the allowed values, and a similar word.
 
 The module ``read`` puts these hints into its error messages. The type itself gives most hints: the values of a Literal,
-the bounds of a number. A field's ``msgspec.Meta`` can give others, as ``examples`` ("write it like 8.0") or
+the bounds of a number. A field's ``msgspec.Meta`` can give other hints, as ``examples`` ("write it like 8.0") or
 ``description`` ("write pairs of GPUs").
 """
 

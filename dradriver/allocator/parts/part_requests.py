@@ -69,10 +69,10 @@ class Ask(Protocol):
         """
 
     def left(self, rooms: Rooms, position: int, slot: int) -> Left:
-        """Return the free capacity of one GPU, in the form that ``ways`` and ``cost`` read.
+        """Return the free capacity of one GPU, as the argument for ``ways`` and ``cost``.
 
-        ``rooms`` has the capacity of a group of nodes, ``position`` is the GPU's, ``slot`` the index of its node in the
-        group.
+        ``rooms`` has the free capacity of a group of nodes. ``slot`` is the index of the GPU's node in this group,
+        ``position`` the GPU's position in its node.
         """
 
     def empty(self, rooms: Rooms, position: int) -> Left:

@@ -321,7 +321,8 @@ class Pod(Part, frozen=True):
     def gpu_entry(self) -> str:
         """Return the name of the entry of the pod's ``spec.resourceClaims`` that is for its GPUs.
 
-        This is the entry with a template, or else the entry that the webhook adds.
+        If the pod brings its own claim template (``template``), this is the entry with that template. Otherwise it is
+        the entry that the webhook adds.
         """
         return names.POD_CLAIM if self.template is None else self.template[0]
 

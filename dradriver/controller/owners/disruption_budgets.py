@@ -52,7 +52,8 @@ async def ask_budgets(
     Args:
         client: The API server.
         running: The pods that must end, all in one namespace.
-        is_evicted: Returns whether a pod will end by the Eviction API, which refuses pods that two budgets select.
+        is_evicted: Returns whether a pod is ended by the Eviction API, and not by suspending its Job or another owner.
+            Only the Eviction API refuses a pod that two budgets select.
         others: Other pods of the namespace, read only if a budget refuses. The error also names those of them that
             budgets keep from ending now.
 
@@ -95,7 +96,8 @@ def _obstacle(
     """Return why budgets do not let these pods end together; empty if they do.
 
     ``selected`` has, by the name of a budget, the pods that it selects. ``running`` are the pods that must end.
-    ``is_evicted`` returns whether the Eviction API ends a pod: it refuses pods that two budgets select.
+    ``is_evicted`` returns whether a pod is ended by the Eviction API, and not by suspending its Job or another owner.
+    Only the Eviction API refuses a pod that two budgets select.
     """
     # Each budget must allow all of its pods to end.
     for name, budget in budgets.items():
@@ -136,7 +138,8 @@ def _kept(
     Args:
         selectors: The budgets and their selectors, by name.
         selected: The pods of the plan that each budget selects, by the budget's name.
-        is_evicted: Returns whether a pod will end by the Eviction API, which refuses pods that two budgets select.
+        is_evicted: Returns whether a pod is ended by the Eviction API, and not by suspending its Job or another owner.
+            Only the Eviction API refuses a pod that two budgets select.
         others: The other pods of the namespace.
     """
     by_label: dict[tuple[str, str], list[Pod]] = {}

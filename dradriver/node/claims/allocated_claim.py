@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 def choice_of(claim: ResourceClaim) -> Choice | None:
     """Return the controller's choice of whole GPUs for an allocated claim; None if unknown.
 
-    It is unknown if the scheduler chose alone, or if the choice is for fractions or unreadable.
+    The result is None in three cases: the scheduler chose without the controller, the claim is for fractions, or the
+    stored choice cannot be read.
     """
     try:
         choice = claim_builder.read_choice(claim)
@@ -63,7 +64,8 @@ def ring_of(claim: ResourceClaim) -> tuple[str, ...]:
 
     In a ring, each GPU passes data to the next one. The controller stored the fastest ring as GPU numbers. A number can
     mean another GPU now, because numbers shift when a GPU is lost. So the function takes the uuids from the claim's
-    configuration. For each request, it has the uuids in the same order as the choice has the numbers.
+    configuration, which lists each request's GPUs by uuid. The controller's choice lists the same GPUs by number, in
+    the same order.
     """
     choice = choice_of(claim)
     settings = config_for(claim, claim.results[0]) if claim.results else None

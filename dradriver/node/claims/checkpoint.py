@@ -25,19 +25,22 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """One prepared device of a claim.
 
     The hardware journal has an entry for each MIG instance or share that the agent made. ``wanted``, ``done`` and
-    ``driver`` are copies from this entry. If the entry is damaged, the agent writes it again from these copies.
+    ``driver`` are copies from this entry. If the journal's entry is damaged, the agent writes it again from these
+    copies.
 
     Attributes:
         request: The request that the device was allocated for, without its subrequest.
         pool: The pool's name.
         device: The device's name.
         uuid: The uuid of the GPU.
-        edits: The container edits of the device. Edits of a whole request are with its first device.
+        edits: The container edits of the device. The first device of a request also has the edits that the request
+            needs as a whole.
         made: Key of the device's entry in the hardware journal; empty if the agent made nothing for the device.
         wanted: What the agent decided to make, for example a MIG instance at a certain place; None if nothing was made.
         done: What the agent made, for example a MIG instance's number and uuid, at the time when the claim was
             prepared.
-        driver: Id of the load of the GPUs' kernel driver in which the device was made.
+        driver: The id ``Control.driver`` when the device was made. The id is new each time that the GPUs' kernel driver
+            is loaded.
         part: The kind of fraction, such as a MIG instance; empty for a whole GPU.
         told: Attributes of a fraction that its GPU does not have, named as in ResourceSlices; empty for a whole GPU.
             All fractions have ``type``. A MIG instance also has ``profile``, ``placement`` and its own ``uuid``. A
@@ -63,9 +66,9 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def excludes(self, other: PreparedDevice) -> bool:
         """Return whether two claims cannot have these two devices at the same time.
 
-        Two devices exclude each other if both are the same device, or are on one GPU and at least one takes it whole.
-        Different fractions of one GPU never exclude each other here: the code for the kind of device checks whether
-        both fit. A device with admin access excludes no other device.
+        Two devices of one GPU exclude each other in three cases: one is the whole GPU, they are fractions of different
+        kinds, or they are the same device. Different fractions of one kind never exclude each other here: the code for
+        the kind checks whether both fit. A device with admin access excludes no other device.
         """
         if self.uuid != other.uuid or self.admin or other.admin:
             return False

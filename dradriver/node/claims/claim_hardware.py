@@ -134,8 +134,8 @@ class Making:
     async def look(self, uid: str) -> bool:
         """Ask the hardware whether devices of the claim ``uid`` are missing; return whether any are.
 
-        If so, their entries in the hardware journal are marked: what is left of these devices must be undone. The
-        claim's CDI spec is removed, so that no container starts with it.
+        If so, the journal entries of these devices are marked as changes to undo, because parts of the devices may be
+        left. The claim's CDI spec is removed, so that no container starts with it.
 
         Raises:
             DriverError: The hardware does not answer the question.
@@ -144,13 +144,13 @@ class Making:
         return await self._shielded(uid, lambda: self._look(uid))
 
     async def rest(self, gpus: Sequence[str]) -> dict[str, str]:
-        """Set free GPUs back after their devices were removed, for example end MIG mode.
+        """Restore the normal state of GPUs without devices, for example end MIG mode.
 
         Args:
             gpus: Uuids of GPUs. GPUs with an entry in the hardware journal are skipped, because they may have devices.
 
         Returns:
-            Why a GPU could not be set back, by its uuid.
+            By GPU uuid: why the normal state could not be restored. GPUs that need nothing, or succeeded, are left out.
 
         Raises:
             DriverError: Another instance of the agent is changing hardware.
@@ -235,7 +235,7 @@ class Making:
                 raise
 
     async def _unprepare(self, uid: str) -> None:
-        """Undo what was made for a claim on the hardware, and remove the claim from the checkpoint.
+        """Undo the hardware changes of a claim, and remove the claim from the checkpoint.
 
         Raises InUseError if a process uses a device of the claim.
         """
@@ -287,10 +287,11 @@ class Making:
             return bool(gone)
 
     async def _rest(self, gpus: Sequence[str]) -> dict[str, str]:
-        """Set free GPUs back after their devices were removed, for example end MIG mode.
+        """Restore the normal state of GPUs without devices, for example end MIG mode.
 
-        GPUs with an entry in the hardware journal are skipped. If the driver does not answer for one GPU, the driver is
-        not asked about the others. The result says why a GPU could not be set back, by its uuid.
+        GPUs with an entry in the hardware journal are skipped. If the driver does not answer for one GPU, this method
+        does not ask the driver about the remaining GPUs. The result says, by GPU uuid, why the normal state could not
+        be restored.
         """
         refused: dict[str, str] = {}
         hangs: NotYetError | None = None

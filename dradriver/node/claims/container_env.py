@@ -29,7 +29,7 @@ _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class ClaimRequest(NamedTuple):
-    """One request of a claim: its results, their GPUs, and its configuration."""
+    """One request of a claim: its allocated devices, their GPUs, and its configuration."""
 
     results: tuple[AllocationResult, ...]
     gpus: tuple[Gpu, ...]
@@ -68,7 +68,7 @@ class ContainerEnv:
         Args:
             claim: The claim.
             request: The request's name.
-            asked: The request's results, GPUs and configuration.
+            asked: The request's allocated devices, their GPUs, and its configuration.
             machine: The machine as it is now.
             below: The physical server below a virtual machine; None if unknown or not virtual.
 

@@ -1,8 +1,8 @@
 """Refuses to give a GPU to a claim while other processes are on the GPU; ``prepare`` calls it.
 
-A process that hangs in the driver outlives its pod, and keeps memory and engines of the GPU. The kubelet unprepares a
-claim only when the claim's containers have ended, and a container with a hanging process has not ended. But the kubelet
-unprepares a claim in spite of these processes, because it does not see them:
+A process that hangs in the driver keeps memory and engines of the GPU. In most cases the claim then keeps the GPU: the
+kubelet unprepares a claim only after the claim's containers have ended, and a container with a hanging process has not
+ended. But the kubelet does not see the following processes, and unprepares the claim although they still run:
 
 * a process that left its container's control group, or whose container the runtime forgot
 * a process of a user at a terminal

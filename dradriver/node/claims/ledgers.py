@@ -135,9 +135,9 @@ class Ledgers:
         return None if has_files and entry.value.boot != self._boot else entry
 
     def show(self, claim: PreparedClaim) -> Entry[PreparedClaim]:
-        """Write the CDI spec of a prepared claim, and mark its checkpoint entry as used now.
+        """Write a prepared claim's CDI spec, and mark its checkpoint entry as used now.
 
-        The spec is written as ``_write_spec`` says, so in some cases a removed spec stays removed.
+        A removed spec stays removed while a GPU or MIG instance of the claim is missing (``_write_spec``).
 
         Returns:
             The entry with its new stamp, which identifies this state of the entry's file. Code that knows the old stamp
@@ -217,9 +217,9 @@ class Ledgers:
         return self.claims.touch(claim)
 
     def _write_spec(self, claim: PreparedClaim) -> None:
-        """Write a claim's CDI spec, except in one case.
+        """Write a claim's CDI spec, unless it was removed and a device is missing.
 
-        The case: the spec was removed, and a GPU or MIG instance of the claim is missing, or is not known to be
+        A removed spec is not written while a GPU or MIG instance of the claim is missing, or is not known to be
         present. Its device nodes may belong to another GPU now, so no container must start with them.
         """
         machine = self._machine()

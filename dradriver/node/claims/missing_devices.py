@@ -19,10 +19,10 @@ _NODE: Final = re.compile(r"/dev/nvidia([0-9]{1,5})")
 
 
 def doubtful(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether the last reading leaves open if a prepared claim's devices are missing.
+    """Return whether the last reading cannot tell if a prepared claim's devices exist.
 
-    If so, the agent must ask the hardware. This is so for shares by MPS, which no reading contains. It is also so for
-    MIG instances that the last reading does not have: the reading may be older than the instance.
+    If the result is True, the agent must ask the hardware. It is True for shares by MPS, which no reading contains. It
+    is also True for MIG instances that the last reading does not have: the reading may be older than the instance.
     """
     is_served = any(isinstance(device.done, MpsServed) for device in prepared.devices)
     return is_served or lacks_instance(prepared, machine)

@@ -112,10 +112,11 @@ class Nccl:
         return f"{near_nics.VARIABLE}={value}" if value else "", why
 
     def _file(self, mode: str, machine: Machine, gpus: Sequence[int], below: Machine | None) -> dict[str, bytes]:
-        """Return the NCCL topology file by its path in the container; empty if the container needs no file.
+        """Return the NCCL topology file by its path in the container; empty for none.
 
         Args:
-            mode: The mode that the claim requests; see ``settings``.
+            mode: The mode that the claim requests. ``file`` and ``env`` always write a file, ``auto`` and ``near-nics``
+                only if NCCL needs one.
             machine: This machine.
             gpus: Positions of the container's GPUs in ``machine.gpus``.
             below: The physical server below a virtual machine; None if unknown or not virtual.

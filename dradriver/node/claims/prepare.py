@@ -2,9 +2,9 @@
 
 Two locks exclude other calls in this agent and in other instances of the agent on the node:
 
-* The node's lock protects the ledgers (checkpoint, hardware journal, CDI specs, mounted files). The code that changes
-  the ledgers never awaits in between. So if the kubelet cancels its call after 45 s, a change has not begun or is
-  complete. Changes of hardware happen between two changes of the ledgers, see ``claim_hardware``.
+* The node's lock protects the ledgers (checkpoint, hardware journal, CDI specs, mounted files). The code never awaits
+  in the middle of a change of the ledgers. So if the kubelet cancels its call after 45 s, a change either has not begun
+  or is complete. Changes of hardware happen between two changes of the ledgers, see ``claim_hardware``.
 * The claim's lock is held for the whole call, so that two calls for one claim never overlap. What a call has read about
   the claim stays true until the call ends. If a cancelled call left work running, the next call waits for its end.
 """
@@ -253,7 +253,8 @@ class Preparer:
     async def devices(self) -> dict[str, list[str]]:
         """Return the names of the devices that prepared claims have, by the GPU's uuid.
 
-        A GPU with several fractions has several names. The errors are those of ``prepared``.
+        A GPU with several fractions has several names. Raises DriverError if the lock is not released, OSError if a
+        file cannot be read.
         """
         by_uuid: dict[str, list[str]] = {}
         for entry in (await self.prepared()).values():
@@ -301,7 +302,7 @@ class Preparer:
     async def rest(self) -> dict[str, str]:
         """End MIG mode on GPUs that are published whole and have no MIG instances.
 
-        The result says why the mode could not be ended, by the GPU's uuid.
+        The result says, by GPU uuid, why MIG mode could not be ended. It has no other GPUs.
 
         Raises:
             DriverError: Another instance of the agent is changing hardware.
@@ -384,7 +385,7 @@ class Preparer:
         return await self._when_usable(claim, new_entry)
 
     async def _when_usable(self, claim: ResourceClaim, entry: Entry[PreparedClaim]) -> PreparedClaim:
-        """Return a prepared claim if its devices can be used now.
+        """Return a prepared claim if its devices can be used now; else raise NotYetError.
 
         The event ``made_ready`` occurs the first time that they can be used.
 
@@ -448,7 +449,8 @@ class Preparer:
 
         Args:
             uid: The claim's uid.
-            stamp: The state of the claim's checkpoint entry; see ``_release``.
+            stamp: Identifies an earlier state of the claim's checkpoint entry. If the entry has changed since, the
+                claim was prepared again and stays prepared. None releases the claim in any state.
             patience_s: Seconds to wait for an earlier call for the claim.
 
         Raises:

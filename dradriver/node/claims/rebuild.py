@@ -132,7 +132,7 @@ class Rebuilder:
             )
 
     def _rebuilt(self, claim: ResourceClaim, edits: Mapping[str, Edits], machine: Machine) -> PreparedClaim | None:
-        """Return a claim as prepared, from its allocation and CDI spec; None if that is impossible.
+        """Return a checkpoint entry, made from the claim's allocation and CDI spec; None if impossible.
 
         It is impossible if the claim has MIG instances or shares that agents make, or if a device of the CDI spec
         belongs to no result of the claim.

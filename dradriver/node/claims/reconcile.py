@@ -1,6 +1,7 @@
 """Releases prepared claims that no pod uses any more.
 
-The kubelet never calls unprepare for such a claim if the kubelet or the node lost its state.
+This is needed if the kubelet or the node lost its state, because the kubelet then never calls unprepare for these
+claims.
 """
 
 from __future__ import annotations
@@ -244,10 +245,10 @@ class Reconciler:
         return {uuid: f"{what}: {gpu_processes.text(pids[uuid])}" for uuid in owned if pids.get(uuid)}
 
     async def _without_claim(self) -> dict[str, str]:
-        """Return the GPUs without a claim that had processes in two passes in a row: the reasons, by uuid.
+        """Return why no new pod should get certain GPUs without a claim, by uuid.
 
-        No new pod should get these GPUs. If the driver does not list the processes now, the reasons of the last pass
-        stay.
+        These are the GPUs that had processes in two passes in a row, although no claim has them. If the driver does not
+        list the processes now, the result has the reasons of the last pass.
         """
         free = set(self._gpus()) - await self._owned()
         try:

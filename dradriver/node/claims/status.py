@@ -99,7 +99,7 @@ class Statuses:
         return idleness.asked(claim.metadata.annotations) is not None
 
     def forget(self, uid: str) -> None:
-        """Write no status any more for a claim that is not prepared any more."""
+        """Stop writing the status of a claim that is not prepared any more."""
         self._written.discard(uid)
         self._waiting.pop(uid, None)
 

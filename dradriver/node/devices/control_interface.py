@@ -40,9 +40,9 @@ class Control(Protocol):
     """
 
     def driver(self) -> str:
-        """Return an id of the current load of the GPUs' kernel module; empty if it is not loaded.
+        """Return an id that is new each time that the GPUs' kernel module is loaded.
 
-        Each load has a new id. This method does not call the driver, so any thread may use it.
+        The id is empty if the module is not loaded. This method does not call the driver, so any thread may use it.
         """
 
     def minor(self, gpu: str) -> int:
@@ -57,10 +57,11 @@ class Control(Protocol):
     def set_mig_mode(self, gpu: str, on: bool) -> None:
         """Turn MIG mode of a GPU on (``on`` is True) or off.
 
-        A change of MIG mode may wait for a reset of the GPU. Turning MIG mode off cancels a waiting change.
+        If the GPU can change the mode only at a reset, nothing is changed. A killed agent may have left a request to
+        turn MIG mode on at the next reset. Turning MIG mode off cancels it.
 
-        The error is ``IN_USE`` while a process or an instance is on the GPU, ``RESET_REQUIRED`` if the change needs a
-        reset.
+        The error is ``IN_USE`` while a process or an instance is on the GPU, ``RESET_REQUIRED`` if the GPU can change
+        the mode only at a reset.
         """
 
     def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
@@ -114,8 +115,8 @@ class Control(Protocol):
     def check_mps(self, gpu: str, server: Server) -> None:
         """Check that MPS serves shares of a GPU with the settings ``server``.
 
-        The error of a missing daemon or other settings is ``TIMEOUT``. This method does not call the driver, so any
-        thread may use it.
+        If no daemon runs, or it has other settings, the error is ``TIMEOUT``. This method does not call the driver, so
+        any thread may use it.
         """
 
     def stop_mps(self, gpu: str) -> None:

@@ -51,7 +51,8 @@ class Kind(Protocol):
 
     Attributes:
         name: Name of the kind in the files on disk. An agent that starts later finds the kind by this name.
-        part: True if a device of this kind is a fraction that leaves room on its GPU for others of the kind.
+        part: True if a device of this kind is only a fraction of a GPU, so that a GPU can have several devices of this
+            kind.
     """
 
     name: str
@@ -160,9 +161,9 @@ class MadeKind(Kind, Protocol[A, W, D]):
         """
 
     def rest(self, control: Control, gpu: str) -> None:
-        """Set a free GPU back after devices of this kind, for example end MIG mode.
+        """Restore the normal state of a GPU without devices, for example end MIG mode.
 
-        If nothing has to be set back, that is no error.
+        If the GPU is in its normal state already, that is no error.
 
         Args:
             control: Changes the hardware.

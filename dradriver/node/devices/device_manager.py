@@ -29,7 +29,7 @@ _AGAIN_S: Final = 0.2
 class Device(NamedTuple):
     """A claim's device as found on the machine: kind, GPU, request and attributes.
 
-    The fields except ``kind`` are those of ``device_kinds.Found``.
+    ``device_kinds.Found`` describes all fields except ``kind``.
     """
 
     kind: AnyKind
@@ -115,8 +115,8 @@ class DeviceManager:
     async def make(self, intent: Made) -> AsyncIterator[Made]:
         """Make a device in steps; yield after each step the journal entry to store.
 
-        The last entry describes the complete device, earlier entries what exists so far. ``intent`` is a result of
-        ``settle``.
+        The last entry describes the complete device, earlier entries what exists so far. ``intent`` is the device to
+        make, with all choices made (``settle``).
 
         Raises:
             DriverError: The hardware refused or did not answer. The caller must call ``undo`` with the last entry.
@@ -127,9 +127,9 @@ class DeviceManager:
             yield noted
 
     def driver(self) -> str:
-        """Return an id of the current load of the GPUs' kernel module; empty if it is not loaded.
+        """Return an id that is new each time that the GPUs' kernel module is loaded.
 
-        Each load has a new id.
+        The id is empty if the module is not loaded.
         """
         return self._control.driver() if self._control is not None else ""
 
@@ -188,7 +188,7 @@ class DeviceManager:
         return await self._answer(lambda: kind.there(control, made), made.device)
 
     async def rest(self, gpu: str) -> None:
-        """Set a free GPU back after its devices were removed, for example end MIG mode.
+        """Restore the normal state of a GPU without devices, for example end MIG mode.
 
         The GPU must have no entry in the hardware journal.
 

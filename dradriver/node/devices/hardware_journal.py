@@ -36,8 +36,8 @@ class Change(msgspec.Struct, Generic[W, D], frozen=True, kw_only=True, omit_defa
         owner: Uid of the claim that the device is for.
         number: Number of the device in the claim.
         boot: Id of the boot in which the change was made.
-        driver: Id of the load of the driver's module in which the change was made (``Control.driver``); empty if
-            unknown, as in entries of old agents.
+        driver: The id ``Control.driver`` when the change was made. The id is new each time that the driver's module is
+            loaded. Empty if unknown, as in entries of old agents.
         kind: The kind of device.
         device: The device's name, as it was allocated.
         uuid: The uuid of the GPU that is changed.
@@ -75,9 +75,10 @@ class Change(msgspec.Struct, Generic[W, D], frozen=True, kw_only=True, omit_defa
         return self.done or self.was
 
     def in_load(self, driver: str) -> bool:
-        """Return whether the hardware change was made in the load ``driver`` of the driver's module.
+        """Return whether the driver's module was not loaded again since the change was made.
 
-        The result is True if the load is unknown, because old agents did not record it.
+        ``driver`` is the present id of ``Control.driver``, which is new each time that the module is loaded. The result
+        is True if the id of the change is unknown, because old agents did not record it.
         """
         return self.driver in ("", driver)
 

@@ -38,7 +38,10 @@ class MigPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def placed(self) -> Placed:
-        """Return the instance's profile id and first memory slice, in the form that ``Control`` uses."""
+        """Return the instance's place in the form that the methods of ``Control`` use.
+
+        The place is the profile id and the first memory slice.
+        """
         return Placed(self.profile, self.start)
 
 

@@ -34,8 +34,8 @@ class Whole:
 
 
 def named(machine: Machine, device: str) -> Gpu | None:
-    """Return the GPU with this name of a whole device; None if there is none.
+    """Return the whole GPU with the device name ``device``; None if there is none.
 
-    The GPU may be in MIG mode, so that it cannot be given whole.
+    The GPU may be in MIG mode; then no claim can get it as a whole.
     """
     return next((gpu for gpu in machine.gpus if resource_slices.device_name(gpu.uuid) == device), None)

@@ -1,7 +1,7 @@
 """Tells whether a GPU's kernel driver was loaded again, or was bound again to one of its devices.
 
-The numbers of device nodes are valid for one load only. After another load, or after a device was bound to the driver
-again, a GPU can have the number that another GPU had.
+The numbers of device nodes are valid until the driver is loaded again, or a device is bound to it again. After that, a
+GPU can have the number that another GPU had.
 
 The module uses inode numbers of /sys as identifiers, because the kernel gives each folder and link of /sys a new number
 when it is made (fs/kernfs/dir.c, __kernfs_new_node).
@@ -20,18 +20,19 @@ from dradriver.topology.identifiers import is_bus_id
 
 
 class DriverLoad(NamedTuple):
-    """The load of a driver's module at one time, with the driver's devices.
+    """The state of a loaded driver module: identifiers that change when it is loaded again.
 
     Attributes:
         module: The inode number of the module's folder in /sys; 0 if the module is not loaded.
-        devices: The inode number of the link to each device of the driver, by the device's PCI bus id.
+        devices: By PCI bus id of each device of the driver: the inode number of the link to the device. It changes when
+            the device is bound to the driver again.
     """
 
     module: int
     devices: Mapping[str, int]
 
     def outlives(self, now: DriverLoad) -> bool:
-        """Return whether facts that were read at this load still hold at the load ``now``.
+        """Return whether facts that were read in this state still hold in the state ``now``.
 
         They hold if the module was not loaded again and no device was bound to the driver again.
         """
@@ -40,7 +41,7 @@ class DriverLoad(NamedTuple):
 
 
 def read(root: Path, driver: str) -> DriverLoad:
-    """Return the present load of a driver's module.
+    """Return the present state of a driver's module.
 
     Args:
         root: Folder that contains the host's /sys.

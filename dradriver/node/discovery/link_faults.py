@@ -38,19 +38,23 @@ def of_machine(machine: Machine) -> list[Linked]:
 
 
 def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault, ...]]:
-    """Return the link fault of each GPU that has fewer links than a GPU of the same product, by uuid.
+    """Return the link fault of each GPU that lost links, by uuid.
 
-    Two cases are no fault:
+    A GPU should have as many links as the GPU of the same product that has the most. A GPU with fewer links has lost
+    links, with these exceptions:
 
-    * A GPU has no links at all, because it has no NVLink bridge. This is a fault only if GPUs of its product are
-      connected to switches, because switches reach every GPU.
+    * A GPU with only direct links has no links at all: it has no NVLink bridge, which is no fault. If GPUs of the
+      product are connected to switches, it is a fault, because switches reach every GPU.
     * A GPU is missing, because it is lost, never started, or was given to a virtual machine. Its neighbours then lack
       their direct links to it, and are healthy. The agent may not know that a GPU is missing. So fewer direct links are
-      a fault only if more links are missing in total than one GPU has.
+      a fault only if fewer links are missing in total than one GPU has.
+
+    GPUs without a link fault are left out.
 
     Args:
         gpus: The GPUs that are not in MIG mode. A GPU in MIG mode has no links to others.
-        whole: Whether all GPUs of the server are present, as far as is known. If False, only links to switches count.
+        whole: Whether all GPUs of the server are present, as far as is known. If False, only GPUs with links to
+            switches are checked.
     """
     # Direct links to a GPU that is missing are no fault; links to switches are.
     gpus = [gpu for gpu in gpus if whole or gpu.switched]
@@ -71,11 +75,13 @@ def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault
 
 
 def refused(machine: Machine, kept_off: Mapping[int, tuple[int, ...]]) -> dict[str, tuple[Fault, ...]]:
-    """Return a link fault for each GPU to which the driver refuses peer access from other GPUs, by uuid.
+    """Return a link fault for each GPU to which other GPUs have no peer access.
+
+    The faults are by GPU uuid. A GPU that all others can access is left out.
 
     Args:
         machine: The machine.
-        kept_off: By the position of each such GPU, the positions of the GPUs that cannot access it.
+        kept_off: By position of each of these GPUs: the positions of the GPUs to which it has no peer access.
     """
     return {
         machine.gpus[i].uuid: (Fault("nvlink", "refused", _refused(machine, others)),) for i, others in kept_off.items()

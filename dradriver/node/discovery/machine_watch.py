@@ -109,7 +109,7 @@ class MachineWatch:
     def current(self) -> Machine | None:
         """Return the last reading of the machine; None if the driver was loaded again since.
 
-        If it is None, the watch reads the machine again at once.
+        If the driver was loaded again, the watch reads the machine again at once.
         """
         if self._is_stale():
             self.poke()

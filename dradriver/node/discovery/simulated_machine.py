@@ -30,8 +30,8 @@ class _Enumerated(msgspec.Struct, frozen=True):
     """A record of the last time that the simulated driver numbered the GPUs.
 
     Attributes:
-        loaded: Id of the boot and of the load of the driver in which the driver numbered the GPUs.
-        without: The uuids of the GPUs that were missing then, so they got no number.
+        loaded: Id of the boot and of the loading of the driver after which the driver numbered the GPUs.
+        without: The uuids of the GPUs that were missing at that time, so they got no number.
         gpus: The uuids of all GPUs of the whole machine, by number; for ``gputopo fault``.
     """
 

@@ -48,8 +48,8 @@ class Record:
     Sources are, for example, the readings of the GPUs and the kernel's log.
 
     A fault in force keeps its text and its time, even if later reports differ. Otherwise a number in the text that
-    changes would cause a new write of the slice. A fault that comes again within an hour is over only after a longer
-    absence: four times as long as the last time.
+    changes would cause a new write of the slice. If a fault comes again within an hour, it must be gone for four times
+    as long as the last time before it is over.
 
     Attributes:
         changed: An ``event.Event`` that occurs when a fault came into force or is over.

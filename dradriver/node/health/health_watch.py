@@ -186,7 +186,7 @@ class HealthWatch:
         return set() if self._present is None else self._known - self._present
 
     def place(self, uuid: str) -> LostGpu | None:
-        """Return the last known index and PCI address of a GPU; None if never seen."""
+        """Return a GPU's last known index and PCI address; None if it was never seen."""
         return self._places.get(uuid)
 
     def _tell_lost(self) -> None:

@@ -145,7 +145,7 @@ class PodEvents:
     async def _pods(self, prepared: PreparedClaim) -> list[Reference]:
         """Return the pods that use a claim; empty if the claim is deleted.
 
-        The errors are those of ``GetClaim``.
+        Raises DriverError if the claim cannot be read.
         """
         try:
             async with asyncio.timeout(GET_S):

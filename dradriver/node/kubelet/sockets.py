@@ -101,7 +101,7 @@ def remove_own(path: Path, was: tuple[int, int] | None) -> None:
 
     Args:
         path: The path of the socket.
-        was: The result of ``identity`` when this agent made the socket.
+        was: Device and inode of the socket when this agent made it; None if it made none.
     """
     if was is not None and identity(path) == was:
         with contextlib.suppress(FileNotFoundError):

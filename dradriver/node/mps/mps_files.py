@@ -155,9 +155,9 @@ class MpsFolder:
         self.answer_none(gpu)
 
     def keep_answer(self, gpu: str) -> bool:
-        """Mark the answer as still valid, because the agent ignores old answers.
+        """Mark the answer as still valid; return whether there is an answer.
 
-        The file's time is set to now. Return whether there is an answer.
+        The agent ignores old answers. So this method sets the file's time to now.
 
         Raises:
             OSError: The file cannot be changed.
@@ -168,9 +168,9 @@ class MpsFolder:
         return False
 
     def ready(self, gpu: str) -> Wanted | None:
-        """Return the answer about a GPU's MPS daemon; None if there is no present answer.
+        """Return the answer about a GPU's MPS daemon; None if there is no valid answer.
 
-        An answer of another boot, or one that is too old, does not count.
+        An answer is not valid if it is from another boot, too old, or written in a form that this release cannot read.
 
         Raises:
             OSError: The file cannot be read.

@@ -137,14 +137,17 @@ class Supervisor:
     def hangs(self, name: str, wanted: Wanted | None) -> None:
         """Log, and answer to the agent, that the check of a GPU's MPS daemon hangs.
 
-        Arguments are those of ``look``.
+        ``name`` is the name of the GPU's folder, ``wanted`` the agent's request; None if there is none.
         """
         said = "a call of the control program does not return, because it hangs in the GPU driver. Other GPUs go on"
         self._say(name, said)
         self._tell(name, wanted, said)  # a look that comes back after all takes it back
 
     def leave(self) -> None:
-        """Answer to the agent that no MPS daemon serves any more, because this process ends and the daemons with it."""
+        """Answer to the agent that no MPS daemon serves, because this process ends.
+
+        The daemons end with this process.
+        """
         with self._answering:
             self._left = True
         for name in {*self._kept, *self._answers}:
@@ -232,9 +235,10 @@ class Supervisor:
         logger.info("MPS of GPU %s has ended after its last share", kept.wanted.gpu)
 
     def _tell(self, name: str, wanted: Wanted | None, trouble: str) -> None:
-        """Answer to the agent why the daemon does not serve as requested, or why it does not end.
+        """Answer to the agent why the daemon does not serve, or does not end.
 
-        ``trouble`` is the reason. The other arguments are those of ``look``.
+        ``trouble`` is the reason. ``name`` is the name of the GPU's folder, ``wanted`` the agent's request; None if
+        there is none.
         """
         kept = self._kept.get(name)
         about = wanted or (kept.wanted if kept is not None else None)
@@ -268,9 +272,10 @@ class Supervisor:
             logger.error("MPS of %s: %s", name, error)
 
     def _pauses_for(self, name: str, wanted: Wanted | None) -> bool:
-        """Return whether a failed request must wait before it is tried again; a changed request does not wait.
+        """Return whether a failed request must wait before it is tried again.
 
-        Arguments are those of ``look``.
+        A changed request does not wait. ``name`` is the name of the GPU's folder, ``wanted`` the agent's request; None
+        if there is none.
         """
         pause = self._pauses.get(name)
         return pause is not None and pause.wanted == wanted and self._clock() < pause.until_s
@@ -279,7 +284,8 @@ class Supervisor:
         """Start a pause in which a failed request is not tried again.
 
         The pause grows with each failure, until the daemon has served for a minute. ``first_s`` is the length of the
-        first pause in seconds. The other arguments are those of ``look``.
+        first pause in seconds. ``name`` is the name of the GPU's folder, ``wanted`` the agent's request; None if there
+        is none.
         """
         before = self._pauses.get(name)
         length_s = first_s if before is None else max(first_s, before.next_s)

@@ -57,7 +57,8 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
         phys: ``LinkUp``, ``Polling``, ``Disabled``, …; empty if it cannot be read. mlx5 has ``Disabled`` for every
             Ethernet port that is not up, even if only its cable is missing.
         layer: ``InfiniBand`` or ``Ethernet``; other values for other devices, such as EFA; empty if it cannot be read.
-        gbit: Rate of an active port in Gbit/s; 0 for any other port. (For these /sys always has 10.)
+        gbit: Rate of an active port in Gbit/s; 0 for any other port, although /sys has 10 for ports that are not
+            active.
         lanes: Width and generation of an active port, for example ``4X NDR``; empty if unknown.
         ipv4: Whether the port has a RoCE v2 GID with an IPv4 address. None if the port needs no such GID, is not
             active, or has no interface on the host.

@@ -213,7 +213,7 @@ class ModeTransitions:
     def _before(self, gpu: Gpu, published: Mapping[str, Mode]) -> Mode | None:
         """Return how a GPU is published now (its mode); None if unknown.
 
-        If no slice shows it, this is the mode that was decided last.
+        If no published slice shows the mode, the result is the mode that was decided last.
         """
         in_slices, decided = published.get(gpu.uuid), self.modes.get(gpu.uuid)
         if in_slices is None or decided is None or in_slices.shared != decided.shared:
@@ -234,8 +234,8 @@ class ModeTransitions:
 
         Args:
             gpu: The GPU.
-            kept_off: See ``decide``.
-            used: See ``decide``.
+            kept_off: Uuids of the GPUs that no new claim gets, by the published slices.
+            used: Uuids of GPUs that prepared claims have; None if unknown.
             allocated: Names of allocated devices, if the API server was asked about this GPU; else None.
         """
         waiting = self.waiting[gpu.uuid]
@@ -266,9 +266,11 @@ class ModeTransitions:
         return self._clock() - waiting.kept_off_since >= GRACE_S
 
     def _mode_by_policies(self, gpu: Gpu, labels: Mapping[str, str], before: Mode | None) -> Mode:
-        """Return the mode (how the GPU is published) by the policies file, else ``before``.
+        """Return the mode (how the GPU is published) that the policies file requests.
 
-        If neither has a mode, the GPU is published as it is. Without MPS on the node, a GPU is not shared by MPS.
+        If the file has no rule for the GPU, the result is ``before``. If ``before`` is None, the result follows the
+        GPU's MIG mode: whole if it is off, else the MIG instances that exist. If MPS is off on the node, a GPU is not
+        shared by MPS.
         """
         mode = mode_of(self._policies(), node=self._node, labels=labels, gpu=gpu)
         if mode is None:

@@ -52,9 +52,9 @@ class Notices:
             await self._say(node, "GPUsUnpublished", said + (_TWICE if twice else ""))
 
     async def lacking(self, node: Node | None, fields: Collection[str]) -> None:
-        """Report the slice fields that the API server drops, if the last call did not.
+        """Report the slice fields that the API server drops, each only once.
 
-        ``fields`` are names of ``slice_features.FIELDS``.
+        ``fields`` are names of ``slice_features.FIELDS``. A field that the last call had, too, is not reported again.
         """
         for name in fields:
             if name not in self._lacking and node is not None:
@@ -67,7 +67,7 @@ class Notices:
     async def mig_off(self, node: Node, uuids: Collection[str]) -> None:
         """Report each GPU whose MIG mode an administrator must turn on.
 
-        GPUs of the last call are not reported again.
+        A GPU that the last call had, too, is not reported again.
         """
         metrics.MIG_OFF.set(len(uuids))
         for uuid in sorted({*uuids} - self._mig_off):
@@ -82,7 +82,8 @@ class Notices:
     async def no_parts(self, node: Node, uuids: Collection[str], vendor: Vendor) -> None:
         """Report that the policies file divides GPUs that cannot be divided.
 
-        ``uuids`` are the GPUs. GPUs of this vendor have no MIG slices or shares.
+        ``uuids`` are these GPUs; their ``vendor`` has no MIG slices or shares. The report is not repeated as long as
+        there are GPUs of this kind.
         """
         before, self._no_parts = self._no_parts, bool(uuids)
         if uuids and not before:

@@ -1,7 +1,7 @@
 """Finds the writes that change a node's pool into the desired slices: pure functions, called by the publisher.
 
-A scheduler uses only the slices of the highest pool generation. And it waits until their number is the number of slices
-that each of them names (resource/v1 types.go).
+A scheduler uses only the slices of the highest pool generation. Each slice says how many slices the pool has, and the
+scheduler waits until it sees all of them (resource/v1 types.go).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Writes(msgspec.Struct, frozen=True, kw_only=True):
 def keep_times(wanted: Sequence[Object], found: Sequence[Object]) -> list[Object]:
     """Return a copy of the wanted slices in which existing taints keep their time (``timeAdded``).
 
-    So a restart of the agent does not change since when a GPU has a taint. ``found`` are the existing slices.
+    So the time since when a GPU has a taint stays the same when the agent restarts. ``found`` are the existing slices.
     """
     times = {
         (device["name"], taint.get("key"), taint.get("effect")): taint["timeAdded"]
@@ -73,7 +73,8 @@ def writes(
         current: This driver's slices of this node, as the API server has them.
         least_generation: The lowest pool generation to write: the generation of the last write if the content is the
             same, else one more. Schedulers may have seen that generation even if its slices were deleted since.
-        tolerated: By slice name: the fields that the API server does not keep as wanted.
+        tolerated: By slice name: the paths of fields that the API server does not store as they are sent. A difference
+            in these fields needs no write.
     """
     # 1. The existing slices that have the wanted content.
     existing = {current_slice["metadata"]["name"]: current_slice for current_slice in current}

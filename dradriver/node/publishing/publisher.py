@@ -64,7 +64,7 @@ class Taints(Protocol):
         """Return the taints of GPUs by uuid, for their devices in slices."""
 
     def adopt(self, published: Collection[tuple[str, str]], /) -> None:
-        """Let faults count at once for which an earlier agent published taints.
+        """Let faults count at once, without waiting, if an earlier agent has published their taints.
 
         So a restart of the agent does not remove a taint for a while. Called before ``taints``.
 

@@ -51,7 +51,9 @@ PARTS: Final = {  # by PCI device id (the pci.ids database; AMD's data sheets)
 
 
 def maker(vendor: str) -> str:
-    """Return the name of the company that made a device, if it is not AMD: ``Hygon (1d94)``, ``vendor 10de``.
+    """Return a name for the maker of a device that is not AMD's.
+
+    Examples are ``Hygon (1d94)`` and ``vendor 10de``.
 
     Args:
         vendor: The PCI vendor id of the device, in hex.

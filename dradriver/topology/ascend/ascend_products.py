@@ -38,12 +38,12 @@ class Kind(msgspec.Struct, frozen=True):
     """A kind of Ascend machine whose links follow from the product.
 
     Attributes:
-        products: Matches the names of the chips in ``npu-smi info``, without ``Ascend`` at their beginning.
+        products: The pattern that the chips' names in ``npu-smi info`` match, without ``Ascend`` at their beginning.
         profile: The machine profile that has the links and blocks of this kind. A block is a group of chips that may be
             used together.
         chips: The number of chips that ``npu-smi`` shows for one NPU. It is 2 if an NPU is a card or module of two
             linked chips; the machine may then have any number of NPUs. It is 1 for other kinds; the machine must then
-            have exactly the profile's NPUs.
+            have exactly as many NPUs as the profile.
     """
 
     products: re.Pattern[str]
@@ -114,8 +114,8 @@ def blocks(links: Sequence[Sequence[int]], product: str = "") -> Blocks | None:
     * Eight chips in two groups of four can be several products. Only a product name shows that they are 910As.
 
     Args:
-        links: GPUs x GPUs, as ``Machine.links``.
-        product: As ``Gpu.product``; empty if it is not known.
+        links: GPUs x GPUs, the number of direct links of each pair.
+        product: The chips' product name; empty if it is not known.
     """
     name = _BEFORE.sub("", product, count=1)
     g = range(len(links))
@@ -141,7 +141,7 @@ def _blocks_as(profile: str, of: Sequence[int]) -> Blocks | None:
 
     Args:
         profile: The profile's name.
-        of: For each chip, any number that identifies its block.
+        of: For each chip a number, which is the same for all chips of one block.
     """
     like = profiles.load(profile).blocks
     names = sorted(set(of))

@@ -288,7 +288,7 @@ def _check_masks(cpus: Sequence[Element], notes: Notes) -> None:
 def _compare_with_machine(root: Element, machine: Machine, notes: Notes) -> None:
     """Report to ``notes`` what differs between the file and the machine.
 
-    These are contradictions to the machine's /sys, and missing devices and NUMA nodes.
+    A difference is a value that contradicts the machine's /sys, or a device or NUMA node that the file lacks.
     """
     cpus = [cpu for cpu in root.children if cpu.name == "cpu"]
 

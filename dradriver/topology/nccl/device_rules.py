@@ -164,7 +164,7 @@ def _check_speed(pci: Element, notes: Notes, *, network: bool) -> None:
 
 
 def _check_links(gpus: dict[str, Element], notes: Notes) -> None:
-    """Check every GPU, and that both GPUs of a linked pair list the link alike.
+    """Check every GPU, and that both GPUs of a pair list equally many links.
 
     Args:
         gpus: The ``<gpu>`` elements by bus id.

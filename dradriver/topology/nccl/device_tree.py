@@ -43,8 +43,8 @@ class Devices(msgspec.Struct):
         gpus: The GPUs.
         nics: The NICs with their places, by name.
         lines: The line of each device in the file, by bus id.
-        twice: None for a file of NCCL: each bus id may occur only once. For a file of RCCL, the number of repeated bus
-            ids so far; each repetition is a separate device.
+        twice: For a file of RCCL, the number of repeated bus ids so far; each repetition is a separate device. None for
+            a file of NCCL, in which each bus id may occur only once.
     """
 
     pci: list[PciDevice] = []

@@ -105,7 +105,7 @@ def _notes(machine: Machine) -> list[str]:
 
 
 def _weak(machine: Machine) -> Sequence[int]:
-    """Return the positions of GPUs that have fewer links than they should: probably links are down."""
+    """Return the positions of GPUs with fewer links than expected, probably because links are down."""
     products: dict[str, list[int]] = {}
     for i, gpu in enumerate(machine.gpus):
         products.setdefault(gpu.product, []).append(i)

@@ -68,11 +68,11 @@ def with_paths(machine: Machine, *, like: Machine) -> Machine:
 def lost(machine: Machine, *, like: Machine) -> list[str]:
     """Return warnings about paths of the host that a file for the guest cannot express.
 
-    ``machine`` is the virtual machine, ``like`` its host. There are such paths if devices of several sockets of the
-    host are on one NUMA node of the virtual machine. The warnings are whole sentences.
+    ``machine`` is the virtual machine, ``like`` its host. Paths are lost in this way if devices of several sockets of
+    the host are on one NUMA node of the virtual machine. The warnings are whole sentences.
 
     Raises:
-        TopologyError: As ``with_paths``.
+        TopologyError: The devices of the two machines cannot be matched.
     """
     guest = with_paths(machine, like=like)
     numas = [gpu.numa for gpu in guest.gpus]

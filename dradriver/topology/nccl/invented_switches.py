@@ -87,7 +87,7 @@ def invented_switch(number: int, parent: int | None, numa: int | None, gbps: flo
     """Return an invented switch.
 
     Args:
-        number: As in ``switch_id``.
+        number: The number of the switch, from 0 to 255, which determines its bus id.
         parent: Position of the switch above it; None for none.
         numa: NUMA node; None if it is not known.
         gbps: The bandwidth that NCCL should count for it, GB/s.
@@ -106,7 +106,8 @@ def numaid(device: PciDevice) -> int:
 def _labels_of_joined(machine: Machine, level: PathType) -> list[int]:
     """Return a label for each GPU, then for each NIC.
 
-    Two devices have equal labels if a chain of devices connects them in which each step is at most as far as ``level``.
+    Two devices have equal labels if a chain of devices connects them. In the chain, the path of each two neighbours is
+    at most as far as ``level``.
     """
     count = len(machine.gpus)
     labels = list(range(count + len(machine.nics)))

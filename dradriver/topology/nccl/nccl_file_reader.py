@@ -7,7 +7,8 @@ a common bridge get the path NODE, never PHB: no path must seem nearer than it i
 
 RCCL writes the same for AMD's machines as version 2, with ``<xgmi>`` in place of ``<nvlink>`` and ``gcn`` in place of
 ``sm``. In these files a bus id may occur twice, as in two of the models that come with RCCL. Each occurrence is a
-separate device, as for RCCL. The machine then has no PCI tree, because the tree could not distinguish the two.
+separate device, as for RCCL. The machine then has no PCI tree, because a tree could not distinguish two devices with
+one bus id.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ def is_switch(pci: Element) -> bool:
 
 
 def links(switches: Iterable[Element]) -> Links:
-    """Return the ``<pcilink>`` elements that both of their switches list.
+    """Return, for each switch, the switches that a ``<pcilink>`` joins to it.
 
-    NCCL refuses or drops the others.
+    A link counts only if both switches have a ``<pcilink>`` element for it. NCCL refuses or drops other links.
     """
     targets = {
         short_bus_id(pci.get("busid") or ""): {
@@ -43,10 +43,10 @@ def links(switches: Iterable[Element]) -> Links:
 
 
 def joined(links: Links) -> Callable[[Place, Place], bool]:
-    """Return a function that says whether NCCL uses ``<pcilink>`` elements between two places.
+    """Return a function that says whether NCCL uses ``links`` between two places.
 
-    NCCL uses the way with fewer steps: over these links, or over the PCI tree. If both have the same number of steps,
-    NCCL uses the links, which are faster.
+    ``links`` are the links between switches (``<pcilink>``). NCCL uses the way with fewer steps: over these links, or
+    over the PCI tree. If both have the same number of steps, NCCL uses the links, which are faster.
     """
     ways = {switch: _steps(links, switch) for switch, others in links.items() if others}
 
@@ -67,7 +67,7 @@ def joined(links: Links) -> Callable[[Place, Place], bool]:
 def _steps(links: Links, start: str) -> dict[str, int]:
     """Return how many links lie between a switch, ``start``, and each switch that it reaches.
 
-    The shortest way counts.
+    If there are several ways, the shortest one is counted. Switches that cannot be reached are left out.
     """
     steps, border = {start: 0}, [start]
     for switch in border:

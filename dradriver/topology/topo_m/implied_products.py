@@ -48,7 +48,7 @@ _PORTS_SHARE_A_BRIDGE = (6.0, 16.0)
 def implied(
     links: Sequence[Sequence[int]], paths: Sequence[Sequence[PathType]], *, switched: bool, vendor: Vendor = NVIDIA
 ) -> Implied:
-    """Return the most likely GPU and CPU products of a machine, from its ``topo -m`` text.
+    """Return the likely GPU and CPU products of a machine, from its ``topo -m`` text.
 
     The GPU model follows from its links:
 
@@ -66,8 +66,8 @@ def implied(
         links: GPUs x GPUs, number of links of each pair.
         paths: GPUs x GPUs, PCIe paths. If links hide a path, it is the nearest path that other cells prove.
         switched: Whether links end in switches.
-        vendor: The GPUs' vendor. The rules above are NVIDIA's. AMD's rules are those for the texts of its own tools.
-            Ascend's facts do not depend on the links.
+        vendor: The GPUs' vendor. The rules above are NVIDIA's. For AMD, ``amd_products.likely`` has the rules. For
+            Ascend, the result does not depend on the links.
     """
     if vendor is AMD:
         link_gbps, pcie_gbps = amd_products.likely(links)

@@ -353,7 +353,7 @@ def _row_start(line: str, names: set[str]) -> int | None:
 def _is_continuation(text: str) -> bool:
     """Return whether a line has only pieces of a matrix's headings and cells.
 
-    Such a line is the end of a line that a terminal wrapped.
+    A line of this kind is the end of a line that a terminal wrapped.
     """
     first, *others = text.split() or [""]
     *middle, last = others or [""]

@@ -153,11 +153,11 @@ def _other_vendor(gpu: KfdNode, tree: PciTree) -> str:
 
 
 def _partitioned(root: Path, topology: Kfd, problems: list[Problem]) -> str | None:
-    """Return why the machine's GPUs are refused: one is partitioned; None if none is.
+    """Return why all GPUs are refused: one GPU is partitioned; None if no GPU is.
 
-    The driver does not allocate partitions of AMD's GPUs. The partitions of a GPU have the same unique_id. They are
-    functions of one PCI device, numbered from 0. If the unique ids show no partitions, the driver's compute partition
-    mode decides.
+    This DRA driver does not allocate partitions of AMD's GPUs. A GPU is partitioned if amdgpu's compute partition mode
+    says so, or if several KFD devices have one unique_id. The partitions of a GPU are functions of one PCI device,
+    numbered from 0.
     """
     shared = Counter(gpu.unique_id for gpu in topology.gpus if gpu.unique_id)
     for gpu in topology.gpus:
@@ -236,8 +236,8 @@ def _machine(
         minors: The device nodes of each GPU, by uuid.
         problems: This function adds facts that could not be read.
         proc_root: Folder that contains the host's /proc; None for ``root``.
-        earlier: See ``discover``.
-        kept: See ``discover``.
+        earlier: By pair of uuids, the number of links in earlier readings.
+        kept: The network cards of earlier readings; None if there is no record.
     """
     # Where /sys has each GPU in the PCI tree: root complex and switches. PCIe paths follow from that.
     tree = PciTree(root)
@@ -283,8 +283,8 @@ def _machine(
 def _gpu(root: Path, index: int, gpu: KfdNode, tree: PciTree, numa: int | None, minors: Drm) -> Gpu:
     """Return the ``Gpu`` for one GPU that the driver (KFD) lists.
 
-    If the driver does not tell a fact, the built-in product table provides it. ``index`` is the GPU's number,
-    ``minors`` its device nodes.
+    If the driver does not tell a fact, the built-in product table provides it. ``index`` is the GPU's number, ``numa``
+    its NUMA node, ``minors`` its device nodes. ``tree`` is the PCI tree of /sys below ``root``.
     """
     device = root / "sys/bus/pci/devices" / gpu.pci
     # The table entry of the PCI device id, and the place in the PCI tree; either may be missing.

@@ -110,8 +110,8 @@ class XidReports:
     def _in_force(self, some: Mapping[Xid, _Noted]) -> dict[Xid, XidWord]:
         """Return the present effect of each XID of a GPU: taint, warn or ignore.
 
-        ``some`` has the time of the last report of each of the GPU's XIDs. A warning is over some time after the last
-        report.
+        ``some`` has the time of the last report of each of the GPU's XIDs. An XID that only warns becomes ``ignore``
+        some time after its last report.
         """
         words, now = self._words(), self._clock()
         severities = {xid: xids.severity(xid, words) for xid in some}

@@ -4,8 +4,8 @@ The source is NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors/analyzing-
 Action":
 
 * If the action is to restart the program, or nothing, the GPU works as before, and gets no taint.
-* XID 109 counts as such an XID, too, as in NVIDIA's device plugin (internal/rm/health.go). If the GPU does stop after
-  it, newer drivers report that separately.
+* XID 109 also counts as an XID without a taint, as in NVIDIA's device plugin (internal/rm/health.go). If the GPU does
+  stop after it, newer drivers report that separately.
 * An XID that is not in the list taints the GPU, and its repair is unknown.
 
 The XIDs 144 to 150 are errors of a Blackwell GPU's NVLinks. The catalog ("Decoding NVLink 5 Xids") distinguishes the

@@ -60,7 +60,8 @@ class DriverCapabilities:
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
         """Return the ``/dev/nvidia-caps`` nodes of a MIG instance; make those that do not exist.
 
-        Arguments are those of ``Capabilities.nodes``.
+        ``minor`` is the N of the GPU's ``/dev/nvidiaN``. ``instance`` and ``compute`` are the numbers of the GPU
+        instance and of its compute instance.
         """
         folder = f"{_PROC}/gpu{minor}/mig/gi{instance}"
         return tuple(self._node(f"{folder}/{name}") for name in ("access", f"ci{compute}/access"))

@@ -148,9 +148,9 @@ class Mps:
         yield msgspec.structs.replace(made, done=MpsServed())
 
     def undo(self, control: Control, made: MpsChange, beside: Sequence[Made]) -> None:
-        """End the GPU's MPS daemon and restore its compute mode, after its last share.
+        """After a GPU's last share, end its MPS daemon and restore its compute mode.
 
-        ``beside`` shows whether a share is left: the journal entries of the GPU's other devices.
+        If ``beside``, the journal entries of the GPU's other devices, has another share, nothing is done.
         """
         if any(one.kind == self.name for one in beside):
             return

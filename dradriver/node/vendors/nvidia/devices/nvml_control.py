@@ -66,9 +66,9 @@ class NvmlControl:
         self._mps_s = mps_s
 
     def driver(self) -> str:
-        """Return an id of the load of NVIDIA's module: the inode number of its folder in /sys.
+        """Return an id that is new each time that NVIDIA's module is loaded.
 
-        The number is new at each load. The id is empty if the module is not loaded.
+        The id is the inode number of the module's folder in /sys. It is empty if the module is not loaded.
         """
         with contextlib.suppress(OSError):
             return str(self._module.stat().st_ino)
@@ -85,11 +85,10 @@ class NvmlControl:
             return nvml.mig_mode(nvml.device(gpu))
 
     def set_mig_mode(self, gpu: str, on: bool) -> None:
-        """Turn MIG mode on or off if that needs no reset.
+        """Turn MIG mode on or off; if that needs a reset, raise HardwareError.
 
-        NVML itself would accept a change that needs a reset, and would make it at the next reset. An agent that was
-        killed in this call may have left a change that waits for a reset. A later call that turns the mode off cancels
-        that change.
+        NVML itself would accept a change that needs a reset, and would make it at the next reset. If an agent was
+        killed in this call, such a request may be left in NVML. A later call that turns the mode off cancels it.
         """
         call = "nvmlDeviceSetMigMode"
         with self._session() as nvml:

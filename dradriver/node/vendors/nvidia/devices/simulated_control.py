@@ -11,8 +11,8 @@ documentation):
 At a reboot, the simulated GPU loses all state except the MIG mode before Hopper, as a real GPU does. If the machine's
 own description has MIG instances, they come back at every boot, as if a service of an administrator made them.
 
-Two more files are next to this file. ``hangs`` names calls that get no answer. ``driver`` has an id of the load of the
-driver.
+Two more files are next to this file. ``hangs`` names calls that get no answer. ``driver`` has an id that is new each
+time that the simulated driver is loaded.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class SimulatedGpu:
         atomic_files.write(self._path, msgspec.json.encode(kept))
 
     def reload(self) -> None:
-        """Simulate a new load of the driver.
+        """Simulate that the driver is unloaded and loaded again.
 
         The GPUs lose the same state as at a reboot.
         """
@@ -155,7 +155,10 @@ class SimulatedGpu:
         return msgspec.structs.replace(gpu, mig=_devices(gpu, state) if state.mig else None)
 
     def driver(self) -> str:
-        """Return the id of the simulated load of the driver, from the file ``driver``; empty without the file."""
+        """Return an id that is new each time that the simulated driver is loaded.
+
+        The id is the content of the file ``driver``. It is empty without the file.
+        """
         with contextlib.suppress(OSError):
             return self._driver.read_text().strip()
         return ""

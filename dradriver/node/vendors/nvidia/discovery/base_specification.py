@@ -215,7 +215,8 @@ class BaseSpecification:
         The cause may be an update of the host's toolkit.
 
         Args:
-            lacks: The result of ``_missing_in_file``.
+            lacks: Uuids of the GPUs that the file lacks or describes wrongly; also ``driver`` if it lacks the device
+                with the libraries.
             gpus: GPUs that containers get as a whole: those not in MIG mode.
             driver_version: The running driver's version; empty if unknown.
         """
@@ -244,7 +245,7 @@ class BaseSpecification:
     def _note(self, *, gone: bool) -> None:
         """Store on disk whether the host lacks files that the CDI file names.
 
-        An agent that starts later reads from it how long the files have been missing.
+        An agent that starts later reads from this record how long the files have been missing.
 
         Args:
             gone: True if the files are missing from now on; False if the host has them again.
@@ -264,7 +265,7 @@ class BaseSpecification:
         return self._gone_s is None or self._clock() - self._gone_s < ALONE_S
 
     def _make_under_lock(self, gpus: list[Gpu], driver_version: str, *, anew: bool) -> dict[str, str]:
-        """Make the file under a lock, because another agent may write the same file in a rolling update.
+        """Make the file under a lock, which excludes another agent in a rolling update.
 
         The lock is on the folder, so no lock file has to be written. This matters on a full disk.
 
@@ -274,7 +275,8 @@ class BaseSpecification:
             anew: Whether to make the file even if it lacks nothing.
 
         Returns:
-            The result of ``_make``; empty if nothing had to be made.
+            What was wrong with the sources, by GPU uuid, and by ``DRIVER`` for the device with the libraries. A reason
+            counts only if the new file lacks this device. Empty if nothing had to be made.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -380,7 +382,8 @@ class BaseSpecification:
         """Yield the host's toolkit, then the image's toolkit if the caller asks for another one.
 
         The toolkits make CDI specifications (``nvidia-ctk``). While the host's toolkit is being replaced, the image's
-        toolkit is not used. Arguments are those of ``_sources``.
+        toolkit is not used. ``gpus`` are the GPUs not in MIG mode, ``driver_version`` is the running driver's. This
+        method adds its failures to ``wrong``.
         """
         if (toolkit := ctk.find(self._host_root)) is not None:
             yield toolkit
@@ -396,7 +399,8 @@ class BaseSpecification:
         """Return whether to wait for the host's toolkit before the image's toolkit is used.
 
         The agent waits for some minutes if only files on the host are missing. An update of the host's toolkit may
-        bring them back, and then the present CDI file is complete again. Arguments are those of ``_left_out``.
+        bring them back, and then the present CDI file is complete again. ``gpus`` are the GPUs not in MIG mode,
+        ``driver_version`` is the running driver's.
         """
         own = self._own_toolkit is not None and self._own_toolkit.named(self._path)
         return not own and self._patient and not self._missing_in_file(gpus, driver_version, on_paper=True)

@@ -1,6 +1,10 @@
 """Queries to NVML that may fail.
 
 If a query fails, an earlier answer or a default is used, a problem is noted, and the reading continues.
+
+Three arguments identify a query. ``who`` is the uuid of the GPU that is asked, or the two uuids of a pair with a blank
+between them. ``what`` is the name of the query. ``at`` is the part of the GPU that the query is about, for example
+``link 5``; it is empty for the whole GPU.
 """
 
 from __future__ import annotations
@@ -66,22 +70,15 @@ class Answers:
             self._session, self._readings = session, 0
 
     def settle(self, who: str, what: str, at: str, fact: object) -> None:
-        """Store a fact, which is not asked again.
-
-        Args:
-            who: The uuid of the GPU, or the two uuids of a pair, that was asked.
-            what: The name of the query.
-            at: The part of the GPU that the query is about, such as ``link 5``; empty for the whole GPU.
-            fact: The answer.
-        """
+        """Store ``fact``, an answer for which NVML is not asked again."""
         self._facts[who, what, at] = fact
 
     def settled(self, who: str, what: str, at: str) -> bool:
-        """Return whether a fact is known and need not be asked again; arguments are those of ``settle``."""
+        """Return whether the answer to this query is a fact that is already known."""
         return (who, what, at) in self._facts
 
     def fact(self, who: str, what: str, at: str, default: T) -> T:
-        """Return a known fact, or ``default`` if it is not known; arguments are those of ``settle``."""
+        """Return the known fact that answers this query, or ``default`` if it is not known."""
         return cast("T", self._facts.get((who, what, at), default))
 
     def hold_while(self, who: str, state: object) -> None:
@@ -111,14 +108,11 @@ class Answers:
             del self._facts[key]
 
     def keep(self, who: str, what: str, at: str, answer: object) -> None:
-        """Store the last good answer to a query; arguments are those of ``settle``."""
+        """Store ``answer`` as the last good answer to this query."""
         self._known[who, what, at] = answer
 
     def last(self, who: str, what: str, at: str, default: T) -> T:
-        """Return the last good answer to a query, or ``default`` if there never was one.
-
-        The other arguments are those of ``settle``.
-        """
+        """Return the last good answer to this query, or ``default`` if there never was one."""
         return cast("T", self._known.get((who, what, at), default))
 
     def forget(self, whose: Collection[str]) -> None:
@@ -187,16 +181,17 @@ class NvmlQuery:
         at: str = "",
         needed: bool = True,
     ) -> T:
-        """Return a fact (see ``Answers``); call ``ask`` if it is not known yet.
+        """Return a known fact; if it is unknown, call ``ask`` and store its answer.
 
-        If the product does not support the query, this is a fact, too.
+        A fact is an answer for which NVML is not asked again (see ``Answers``). If the product does not support the
+        query, this is a fact, too.
 
         Args:
-            query: See ``ask``.
-            arguments: See ``ask``.
-            default: See ``ask``.
-            quiet: See ``ask``.
-            at: See ``ask``.
+            query: A method of ``Nvml``.
+            arguments: Its arguments.
+            default: The value to use if there is no answer.
+            quiet: NVML's return values that are no problem here.
+            at: The part of the GPU that the query is about, such as ``link 5``.
             needed: If False, a failure is noted as a problem, but does not set ``failed``.
         """
         if self.who and not self.lost and self._answers.settled(self.who, query.__name__, at):

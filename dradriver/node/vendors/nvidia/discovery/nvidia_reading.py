@@ -153,14 +153,14 @@ def _describe(
     root: Path,
     proc_root: Path | None,
 ) -> Reading:
-    """Return the reading of the machine, from the facts of its GPUs: adds links, paths, NICs and faults.
+    """Return the reading of the machine: GPU facts with links, paths, NICs and faults.
 
     Args:
         nvml: The open library.
         read: The GPUs that answered, and how many did not.
         problems: This function adds facts that could not be read.
-        answers: See ``discover``.
-        kept: See ``discover``.
+        answers: Answers of earlier readings, used if a query fails.
+        kept: The network cards of earlier readings; None if there is no record.
         root: Folder that contains the host's /sys.
         proc_root: Folder that contains the host's /proc; None for ``root``.
     """
@@ -266,8 +266,8 @@ def _link_faults(
         machine: The machine that the GPUs are in.
         gpus: The facts of its GPUs, in the machine's order.
         conditions: The condition of each GPU, by uuid.
-        switched: Number of links to NVSwitches, by GPU.
-        refused: Pairs of GPUs without peer access.
+        switched: Number of links to NVSwitches of each GPU, in the same order.
+        refused: Pairs of GPUs without peer access, as positions in ``gpus``.
         all_present: Whether no GPU of the server is known to be missing.
     """
     # 1. GPUs with fewer links than others of their product. A GPU in MIG mode has no peers.

@@ -84,24 +84,25 @@ def of_two(one: GpuFacts, other: GpuFacts, problems: list[Problem], answers: Ans
 
 
 def _side(direct: Counter[str], other: GpuFacts) -> tuple[int, int]:
-    """Return one GPU's number of links to the other GPU, and its number of links with an unknown end.
+    """Return a GPU's number of links to the other GPU, and to unknown ends.
 
     Args:
-        direct: Number of the first GPU's links by the bus id of the other end; an unknown end is empty.
+        direct: By bus id of the other end, the number of the first GPU's links. The bus id is empty for links with an
+            unknown end.
         other: The other GPU.
     """
     return direct[other.pci] if other.pci else 0, direct[""]
 
 
 def _agreed(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """Return the number of links between two GPUs as each of them counts.
+    """Return the number of links between two GPUs, as each of the two counts.
 
-    A link with an unknown end counts if the other GPU reports the link. Different numbers mean that a GPU's answer is
-    wrong.
+    A GPU's links with an unknown end are counted, as far as the other GPU reports links to it. The first GPU's number
+    comes first. If the two numbers differ, the answer of one GPU is wrong.
 
     Args:
-        one: The result of ``_side`` for the first GPU.
-        other: The result of ``_side`` for the second GPU.
+        one: For the first GPU: its number of links to the other GPU, and its number of links with an unknown end.
+        other: The same two numbers for the second GPU.
     """
     return min(sum(one), max(one[0], other[0])), min(sum(other), max(one[0], other[0]))
 
