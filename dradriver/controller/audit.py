@@ -81,7 +81,7 @@ class Audit:
     def _of(self, resource: Resource) -> list[Mapping[Key, Any]]:
         """Return the stores of all reflectors of one API resource.
 
-        Only ResourceSlices have several reflectors: one for each driver.
+        Most resources have one reflector. ResourceSlices have one for each driver.
         """
         return [store for kind, store in self._shown if kind is resource]
 
@@ -290,7 +290,7 @@ class Audit:
             self._differs("gpu time", (namespace, ""))
 
     def _differs(self, record: str, key: Key, correct: Callable[[], object] | None = None) -> None:
-        """Log a difference, and correct it at once.
+        """Log a difference between the cluster cache and a store, and correct it at once.
 
         The correction cannot wait: the compared objects may change at the next ``await``.
 
@@ -298,7 +298,7 @@ class Audit:
             record: The part of the cluster cache that differs, such as ``claims``, for the log and as the metric's
                 label.
             key: Namespace and name of the object.
-            correct: Corrects the cluster cache; None if the comparison itself has corrected it.
+            correct: Corrects the cluster cache; None if the caller has corrected it already.
         """
         metrics.DIFFERENCES.labels(record).inc()
         self._found += 1
@@ -324,9 +324,9 @@ def _union(first: Mapping[K, object], *others: Iterable[K]) -> list[K]:
 
 
 async def _in_slices(keys: Collection[K]) -> AsyncIterator[K]:
-    """Yield keys; let other tasks run after every ``SLICE_S`` seconds of work.
+    """Yield keys one by one; let other tasks run after every ``SLICE_S`` seconds of work.
 
-    So an object can be deleted before its key is yielded.
+    Another task can delete an object before its key is yielded, so the caller must check that it exists.
     """
     clock = asyncio.get_running_loop().time
     until = clock() + SLICE_S

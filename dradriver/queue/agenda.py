@@ -1,6 +1,6 @@
 """The pods and gangs that the controller's worker must process, now or at a given time.
 
-Many parts of the controller add keys to it.
+A pod or gang is named by its key: namespace and name. Many parts of the controller add keys to the agenda.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Agenda:
             self._woken.set()
 
     def add_at(self, when: float, key: Key) -> None:
-        """Put a pod or gang on the agenda at a later time.
+        """Put a pod or gang on the agenda when a later time comes.
 
-        ``when`` is a time of the event loop's clock, seconds. Of several times for a key only the earliest is kept.
-        That loses nothing, because processing a key sets its next time again.
+        ``when`` is this time by the event loop's clock, in seconds. If the key is added with several times, only the
+        earliest is kept. Nothing is lost: when the worker processes the key, it adds the key again with its next time.
         """
         if when < self._earliest.get(key, math.inf):
             self._earliest[key] = when
@@ -70,7 +70,7 @@ class Agenda:
         return self._keys.popitem(last=False)[0] if self._keys else None
 
     def ring(self, now: float) -> None:
-        """Put each key on the agenda whose time, set by ``add_at``, has come.
+        """Put on the agenda all keys whose time, set by ``add_at``, has come.
 
         ``now`` is the present time of the event loop's clock, seconds.
         """

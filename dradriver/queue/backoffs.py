@@ -15,15 +15,14 @@ _LONGEST_MOVED_S: Final = 6.4
 
 
 class Failures:
-    """How often a workload has failed, by type of failure, and when it may be tried again.
+    """The failures of a workload by type, and the time of its next try.
 
     Attributes:
         not_before: When the workload may be tried again, seconds of the event loop's clock.
         times: How often in a row the workload was refused, or lost its tentative placement.
-        in_vain: How many of these failures were because the scheduler did not bind it in time.
-        tried: The nodes on which its tentative placement failed.
-        refusals: How often the scheduler has refused the node of its tentative placement since the workload was
-            created.
+        in_vain: How many of the failures in ``times`` happened because the scheduler did not bind the workload in time.
+        tried: The nodes on which the workload's tentative placement failed.
+        refusals: How often the scheduler has refused the node of a tentative placement, since the workload was created.
     """
 
     def __init__(self) -> None:
@@ -43,7 +42,10 @@ class Failures:
         self.not_before = now + seconds
 
     def back_off(self, now: float, *, first_s: float, longest_s: float = LONGEST_BACKOFF_S) -> None:
-        """Set the back-off: ``first_s`` seconds, doubled for each failure before (``times``), at most ``longest_s``."""
+        """Set the back-off: ``first_s`` seconds, doubled for each earlier failure, at most ``longest_s``.
+
+        ``times`` counts the earlier failures.
+        """
         self.pause(now, wait_s(self.times, first_s=first_s, longest_s=longest_s))
 
     def moved(self, now: float, *, at_once: bool) -> None:
@@ -51,16 +53,17 @@ class Failures:
 
         Args:
             now: The time, by the loop's clock.
-            at_once: Whether the first conflict in a row causes no back-off.
+            at_once: If True, the first conflict in a row sets no back-off, and the workload is tried again at once.
         """
         if self._moved or not at_once:
             self.pause(now, wait_s(self._moved, first_s=_MOVED_S, longest_s=_LONGEST_MOVED_S))
         self._moved += 1
 
     def begins_anew(self, now: float) -> bool:
-        """Note that the workload's claims were revoked although no placement had failed.
+        """Note that the controller deleted the workload's claims although no placement had failed.
 
-        Return whether the workload must back off: its claims were revoked in the same way not long ago.
+        Return whether the same happened not long ago. Then this method has set a back-off. If the result is False, the
+        workload may be tried again at once.
         """
         self._again = self._again + 1 if now - self._anew_at <= LONGEST_BACKOFF_S else 0
         if self._again:
@@ -69,10 +72,11 @@ class Failures:
         return self._again > 0
 
     def meets_trouble(self, successes: int) -> int:
-        """Note that the API server failed a write of the workload. Return how many of these failures count.
+        """Note that the API server failed a write of the workload; count these failures.
 
-        A failure counts only if another workload's write has succeeded since the previous failure. So it is likely that
-        the workload is the cause, and not the server.
+        The result counts the failures in a row for which the workload is the likely cause. A failure counts only if
+        another workload's write has succeeded since this workload's previous failure. Otherwise the server itself may
+        be the cause.
 
         Args:
             successes: How many writes of all workloads have succeeded so far.
@@ -89,7 +93,7 @@ class Failures:
     def begin_again(self) -> None:
         """Forget the nodes in ``tried``, because the workload has failed on every possible node.
 
-        This counts as one failure.
+        The controller then tries these nodes again. This adds one failure to ``times``, unless ``tried`` was empty.
         """
         if self.tried:
             self.tried.clear()
@@ -98,9 +102,9 @@ class Failures:
     def forgive(self, now: float) -> None:
         """Forget all failures and the back-off, because the workload requests something else now.
 
-        There is an exception if the scheduler did not bind the workload in time before. Then the back-off is reset at
-        most once per ``LONGEST_BACKOFF_S``, and these failures still count for the next back-off. Otherwise a pod that
-        changes its request all the time could keep GPUs from other workloads nearly all the time.
+        Failures to be bound in time (``in_vain``) are an exception: they still count for the next back-off. If there
+        were any, the present back-off ends at most once per ``LONGEST_BACKOFF_S``. Otherwise a pod that changes its
+        request all the time could keep GPUs from other workloads nearly all the time.
         """
         if not self.in_vain:
             self.not_before = 0.0

@@ -1,7 +1,8 @@
 """Limits a workload to the GPUs that the cap of its tenant leaves to it.
 
-The GPUs of all claims in the tenant's namespaces count, allocated or tentatively placed. If a cap is lowered, running
-workloads keep their GPUs. The controller and the CLI call this module.
+A cap is a tenant's largest number of GPUs at one time: of some GPU products, or of all. The GPUs of all claims in the
+tenant's namespaces count, allocated or tentatively placed. A product is *closed* to a workload if a cap leaves too few
+GPUs of it. If a cap is lowered, running workloads keep their GPUs. The controller and the CLI call this module.
 """
 
 from __future__ import annotations
@@ -111,7 +112,10 @@ class Caps(Limit):
     # What is asked about a workload.
 
     def closed(self, workload: PendingWorkload) -> Closed:
-        """Return the GPU products that a workload cannot get now, because a cap is reached."""
+        """Return the GPU products that a workload cannot get now, because a cap is reached.
+
+        Empty if no cap keeps a product from it.
+        """
         namespace = workload.key[0]
         if not self._tenants.known(namespace):
             return NOWHERE
@@ -123,11 +127,13 @@ class Caps(Limit):
             return ANYWHERE
 
     def allow(self, workload: PendingWorkload, allowance: Allowance) -> Allowance:
-        """Return which members of a workload can get GPUs within the tenant's caps, and which products.
+        """Return the members of a workload that can get GPUs within its tenant's caps.
+
+        The result also has the GPU products that the caps deny them.
 
         Args:
             workload: The workload.
-            allowance: The members and products that the limits before this one leave.
+            allowance: The members and products that the limits before this one leave to the workload.
 
         Raises:
             LimitError: The cap leaves none of the GPUs that the workload requests.
@@ -171,18 +177,20 @@ class Caps(Limit):
         return NoPlaceError(f"Waiting for quota: {limit}", nearest=in_use, cause=Cause.CAP)
 
     def _fitting(self, workload: PendingWorkload, wanting: tuple[Member, ...]) -> tuple[tuple[Member, ...], Closed]:
-        """Return the members that the caps have GPUs for, and the products that the caps deny.
+        """Return the members that the caps leave GPUs for, and the denied products.
 
         Returns:
-            The first members in ``wanting`` for which the cap leaves enough GPUs, and the denied products. All members
-            if the workload has begun or cannot start with fewer, or if even the fewest get too few GPUs.
+            The first members in ``wanting`` for which the cap leaves enough GPUs, and the denied products. All of
+                ``wanting`` are returned if a pod of the workload already has a claim, or if the workload needs all of
+                them to start. They are also returned if the cap leaves too few GPUs even for the fewest members that
+                can start.
         """
         tenant, leaving = self._tenants.of(workload.key[0]), self._leaving(workload)
 
         def closed_for(count: int) -> tuple[Closed, bool]:
-            """Return the products that caps deny the first ``count`` members.
+            """Return the GPU products that caps deny the first ``count`` members.
 
-            The second value is true if these members can use no other product.
+            The second value is True if these members could use only denied products: then they cannot get their GPUs.
             """
             asked = self._asked(wanting[:count])
             closed_products = self._products(tenant, asked, leaving)
@@ -206,10 +214,10 @@ class Caps(Limit):
         return (wanting, denied) if best is None else best
 
     def _asked(self, members: Sequence[Member]) -> list[tuple[int, dict[str, float]]]:
-        """Return the different requests of some members, each with the number of members that have it.
+        """Return the different requests of some members, each with its number of members.
 
-        A request is given as the GPUs that one member needs, by possible product. A member that joins an existing
-        shared set of GPUs needs no more, and is left out.
+        A request is given as the number of GPUs that one member needs, by GPU product that it can use. If a member
+        joins a set of GPUs that other pods already share, it needs no more GPUs and is left out.
         """
         members_by_request: dict[object, list[Member]] = {}
         for member in members:
@@ -255,15 +263,16 @@ class Caps(Limit):
         raise AssertionError("one of them does")
 
     def _counted(self, tenant: str, cap: Cap, leaving: Mapping[str, float]) -> float:
-        """Return how many GPUs of a tenant count for a cap, except those in ``leaving``."""
+        """Return how many GPUs count for a tenant's cap, without the GPUs in ``leaving``."""
         return self.used_of(tenant, cap) - math.fsum(
             gpus for product, gpus in leaving.items() if _counts_for(cap, product)
         )
 
     def _leaving(self, workload: PendingWorkload) -> dict[str, float]:
-        """Return the GPUs, by product, that are already kept for a workload and must not count twice.
+        """Return the GPUs, by product, that are already kept for a workload.
 
-        When the workload gets its place, the claim that keeps these GPUs is released.
+        They must not count twice. A claim keeps these GPUs for a replacement pod of a running gang. When the pod gets
+        its place, this claim is deleted. Empty if no GPUs are kept.
         """
         leaving: dict[str, float] = {}
         if (claim := kept_claim(self._picture, workload)) is not None:
@@ -274,7 +283,7 @@ class Caps(Limit):
     # What people are told.
 
     def helps(self, workload: PendingWorkload) -> str:
-        """Return what would help a workload that these caps refuse, in a sentence.
+        """Return a sentence for users: what would help a workload that these caps refuse.
 
         The result is empty if the tenant is not known.
 
@@ -298,9 +307,9 @@ class Caps(Limit):
         )
 
     def _who(self, tenant: str, cap: Cap) -> str:
-        """Return the names of the pods or gangs that use most of a cap's GPUs, for a message.
+        """Return as text the pods or gangs that use most GPUs under a cap.
 
-        The text can be up to ``_FRESH_S`` seconds old.
+        Each is named with its number of GPUs, for a message. The text can be up to ``_FRESH_S`` seconds old.
         """
         now = asyncio.get_running_loop().time()
         cached = self._users.get((tenant, cap))
@@ -330,7 +339,11 @@ def _of(cap: Cap) -> str:
 
 
 def _exceeds(gpus: float, cap: Cap) -> bool:
-    """Return whether a workload requests more GPUs than a cap allows even if no other workload uses any."""
+    """Return whether a request is larger than a whole cap.
+
+    Then waiting for other workloads cannot help. ``gpus`` is how many GPUs the workload requests that count for the
+    cap.
+    """
     return gpus > cap.gpus + _ROUNDING
 
 
@@ -340,17 +353,18 @@ def _counts_for(cap: Cap, product: str) -> bool:
 
 
 def _possible(asked: Sequence[tuple[int, dict[str, float]]]) -> set[str]:
-    """Return the products that at least one of the requests in ``asked`` may get."""
+    """Return the GPU products that at least one of the requests in ``asked`` can use."""
     return {product for _, by_product in asked for product in by_product}
 
 
 def _needed(by_product: Mapping[str, float], product: str, capped: set[str]) -> float:
-    """Return how many GPUs a request adds to a cap, if the request gets ``product``.
+    """Return how many GPUs of a cap one request uses if it gets ``product``.
 
-    A request that cannot use the product gets another product of the same cap. Then the largest possible number counts.
+    A request that cannot use ``product`` gets another product that counts for the cap. Then the largest number of GPUs
+    that it could need counts; 0 if it can use none of these products.
 
     Args:
-        by_product: The GPUs that the request needs, by possible product.
+        by_product: The GPUs that the request needs, by product that it can use.
         product: The product.
         capped: The products that count for the cap.
     """
@@ -360,7 +374,7 @@ def _needed(by_product: Mapping[str, float], product: str, capped: set[str]) -> 
 
 
 def _most(asked: Sequence[tuple[int, dict[str, float]]], cap: Cap) -> float:
-    """Return the most GPUs that all requests in ``asked`` can add to a cap."""
+    """Return the most GPUs of a cap that all requests in ``asked`` together can use."""
     return sum(
         count * max((gpus for product, gpus in by_product.items() if _counts_for(cap, product)), default=0)
         for count, by_product in asked
@@ -368,7 +382,7 @@ def _most(asked: Sequence[tuple[int, dict[str, float]]], cap: Cap) -> float:
 
 
 def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
-    """Add GPUs by product to a total."""
+    """Add GPUs by product (``more``) to the sums by product (``total``)."""
     for product, gpus in more.items():
         total[product] = total.get(product, 0.0) + gpus
 

@@ -1,6 +1,11 @@
-"""Equivalence classes of waiting workloads: either all workloads of a class find a place, or none does.
+"""Equivalence classes of waiting workloads, and how the queue sorts their workloads.
 
-The queue tries one workload of a class, and the answer holds for the others.
+Either all workloads of a class find a place, or none does. The queue tries one workload of a class, and the answer
+holds for all. Waiting workloads are sorted in three ways:
+
+* An *asker* is the single pods, or the gangs, of one namespace.
+* A *line* is the workloads of one class and one asker, in their order.
+* A *group* is the lines of one class that may use the same GPUs, because the same caps and partition limit them.
 """
 
 from __future__ import annotations
@@ -45,17 +50,19 @@ class Line:
 
     Attributes:
         kinds: The key of the equivalence class: the requests that the workloads have in common.
-        asker: Their asker.
+        asker: The pods, or the gangs, of one namespace, to which the workloads belong.
         group: The group of all workloads that find a place together or not at all.
-        heap: The workloads by order. Workloads that are not in the line any more are removed later: when they come to
-            the top, or when there are many.
-        size: The number of workloads.
-        queued: The line's rank among the lines of the asker that may find a place; None if this line may not.
-        behind: When a try costs much and finds no place, the line moves behind others. Then this is the creation time
-            of the newest workload at that time, and the number of the move.
-        reason: Why the first workload waits; for a new line the reason of its group. The other workloads have the same
-            reason without figures that change all the time.
-        informed: The workloads whose reason on the pod has these figures.
+        heap: The workloads by order. A workload that has left the line can still be in the heap. It is removed when it
+            comes to the top, or when there are many of these.
+        size: The number of workloads in the line, without those that have left it.
+        queued: The line's rank in the queue among the lines of its asker; None if the line is not in the queue, because
+            its workloads found no place.
+        behind: Set when the line moves back, because a try for it cost much and found no place. It has the creation
+            time of the newest workload at that time, and the number of the move. Before the first move: an empty text
+            and 0.
+        reason: Why the first workload of the line waits; for a new line the reason of its group. The other workloads
+            have the same reason, but without the figures that change all the time.
+        informed: The workloads that were told the reason with these figures.
     """
 
     __slots__ = ("asker", "behind", "group", "heap", "informed", "kinds", "queued", "reason", "size")
@@ -75,7 +82,7 @@ class Line:
     def rank(self, order: Order) -> Rank:
         """Return the rank of a workload of this line among all workloads of its asker.
 
-        An asker is the pods, or the gangs, of one namespace.
+        The lowest rank is served first. An asker is the pods, or the gangs, of one namespace.
 
         Args:
             order: The workload's position in its tenant: priority, time, key.
@@ -89,11 +96,12 @@ class Group:
     All workloads of a group are in one tenant's partition, or all are without a partition.
 
     Attributes:
-        closed: The products of GPUs that a cap denies them. If there are some, all workloads are of one tenant.
+        closed: The GPU products that a cap denies these workloads. If there are any, all workloads belong to one
+            tenant.
         key: The key of the group in ``Rechecks``.
-        asks: What the pods of one workload require of a node, in addition to GPUs.
+        asks: For each different pod of one workload, what it requires of a node in addition to GPUs.
         is_gang: Whether the workloads are gangs.
-        gpus: The fewest free GPUs of a node that can take any pod of a workload.
+        gpus: A node with fewer free GPUs than this can take no pod of a workload.
         family: The key that the group shares with other groups of single pods that request the same GPUs. A node that
             lacks the GPUs for one group lacks them for all groups of the family. None if the group is in no family: its
             workloads are gangs, or request NICs.
@@ -101,9 +109,9 @@ class Group:
         failed_at: When a workload of the group last found no place, by the node table's counter of changes; ``NEVER``
             if none did.
         work: The cost of that try, in evaluations of nodes.
-        reason: The reason why it found no place.
-        checked_at: When the group was last tried again although no node had become free.
-        seen: The version of the cluster cache at that time.
+        reason: Why that workload found no place; None if not known.
+        checked_at: When the group was last put into the queue again although no node had become free.
+        seen: The version of the cluster cache at ``checked_at``.
     """
 
     __slots__ = (
@@ -134,16 +142,16 @@ class Group:
     def oldest(self) -> tuple[Order, Key]:
         """Return the order and key of the oldest workload of the group.
 
-        The workload may have left the queue a moment ago.
+        It can be a workload that has left the queue a moment ago.
         """
         return min(line.heap[0] for line in self.lines.values())
 
 
 def _gpus(kind: Kind, *, is_gang: bool) -> int:
-    """Return how many free GPUs a node needs at least to take a pod.
+    """Return the least number of free GPUs that a node needs to take a pod.
 
-    0 for fractions, for GPUs that are kept for the pod, and for a shared claim that exists: a node without free GPUs
-    can have these.
+    It is 0 in three cases, because a node without free GPUs can take the pod: the pod requests fractions, joins a
+    shared claim that exists, or has GPUs that are kept for it.
 
     Args:
         kind: The key of the pod's equivalence class.
@@ -155,10 +163,11 @@ def _gpus(kind: Kind, *, is_gang: bool) -> int:
 
 
 def _family(kinds: Kinds, tenant: str, closed: Closed) -> Hashable:
-    """Return the key of a group's family: the class of a single pod without its CPU, memory and node requirements.
+    """Return the key of a group's family.
 
-    None for a gang, because a single node cannot refuse it. None for a pod that requests NICs, because the search for
-    NICs has a limit for all nodes together.
+    A family is the groups of single pods that request the same GPUs. The key is that of the equivalence class, without
+    the pod's CPU, memory and node requirements. None for a gang, because a single node cannot refuse it. None for a pod
+    that requests NICs, because the search for NICs has a limit for all nodes together.
     """
     (request, ask, *others), *more = kinds
     return None if more or kinds[0][5] is not None else (request, ask.lasts_s, *others, tenant, closed)

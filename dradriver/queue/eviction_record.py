@@ -1,7 +1,8 @@
-"""The workloads that this leader or a former leader evicted for other workloads, with the times. No I/O.
+"""The workloads that this or a former leader evicted for other workloads, with times. No I/O.
 
-``Evictions`` adds to it. ``Preemptable`` uses it to limit the evictions per minute, and to spare the workloads that
-replace the evicted ones. ``features/reservations`` stores it in the ConfigMap of reservations for the next leader.
+The controller's class ``Evictions`` adds each eviction. The class ``Preemptable`` reads the record to limit the
+evictions per minute, and to spare the workloads that replace evicted ones. ``features/reservations`` stores it in the
+ConfigMap of reservations for the next leader.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class EvictionRecord:
     def keep(self, since: float, now: float) -> None:
         """Forget evictions before ``since``, and set the time of evictions after ``now`` to ``now``.
 
-        Both times are in seconds since the epoch. A recorded time can be in the future: the clock of a former leader
-        was ahead, or the clock of this leader was set back. Such a time must not make the rate limit or a back-off last
-        longer.
+        Both times are in seconds since the epoch. A recorded time is in the future if the clock of a former leader was
+        ahead, or the clock of this leader was set back. Uncorrected, it would make the rate limit and the back-offs
+        last longer.
         """
         if any(not since <= each.at <= now for each in self._evicted.values()):
             self._evicted = {uid: _by(each, now) for uid, each in self._evicted.items() if each.at >= since}
@@ -62,11 +63,11 @@ class EvictionRecord:
         return sorted(self._evicted.values(), key=lambda each: (each.at, each.uid))
 
     def known(self, uids: Iterable[str], since: float = 0.0) -> set[str]:
-        """Return those of the given pod uids that were evicted at ``since`` or later.
+        """Return those of the pods' uids under which a recent eviction is recorded.
 
         Args:
-            uids: Uids of pods, each the first evicted pod of a workload.
-            since: Seconds since the epoch.
+            uids: Uids of pods. An eviction is recorded under the uid of the first evicted pod of its workload.
+            since: Evictions before this time do not count; seconds since the epoch.
         """
         return {uid for uid in uids if uid in self._evicted and self._evicted[uid].at >= since}
 

@@ -3,6 +3,9 @@
 Single pods that request the same GPUs can differ in CPU, memory, node selectors and tolerations. Then each is in
 another equivalence class. But a node that lacks the GPUs for one of them lacks the GPUs for all of them, until
 something becomes free there. ``Rechecks`` asks this module before it tries a class again.
+
+A *group* is the waiting workloads of one class that may use the same GPUs. A *family* is all groups of single pods that
+request the same GPUs. A row is the index of a node in the node table.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class FullNodes:
         self._refused: OrderedDict[Hashable, Ints] = OrderedDict()  # by family: the clock by row; the latest used last
 
     def add(self, group: Group) -> None:
-        """Record a new group of workloads under its family: all groups that request the same GPUs."""
+        """Add a new group to its family: the groups that request the same GPUs."""
         if group.family is not None:
             self._groups[group.family] += 1
 
@@ -52,13 +55,13 @@ class FullNodes:
             self._refused.pop(group.family, None)
 
     def refuse(self, group: Group, asked: Bools) -> None:
-        """Record nodes that lack the GPUs which a group of workloads requests.
+        """Record, for a group's family, which of the asked nodes lack the requested GPUs.
 
-        Nothing is recorded if no other group requests the same GPUs.
+        Nothing is recorded if the family has no other group, because only the other groups use the record.
 
         Args:
             group: The group.
-            asked: A bool for each row of the node table: whether that node was asked.
+            asked: A bool for each row of the node table: whether that node was asked, and so has refused.
         """
         if group.family is None or self._groups[group.family] < 2:
             return
@@ -74,7 +77,10 @@ class FullNodes:
             self._refused.popitem(last=False)
 
     def knows(self, group: Group) -> bool:
-        """Return whether a node is recorded that lacks the GPUs which this group requests."""
+        """Return whether a node is recorded as lacking the GPUs that this group requests.
+
+        The refusal may have come from another group that requests the same GPUs.
+        """
         return group.family is not None and group.family in self._refused
 
     def others(self, group: Group, rows: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -16,19 +16,23 @@ class Entries:
     """
 
     def __init__(self, tenants: Tenants) -> None:
-        """Create an object that has seen no admission. ``tenants`` says whose workloads Kueue admits."""
+        """Create an object that has seen no admission.
+
+        ``tenants`` says for which tenants Kueue admits the workloads.
+        """
         self._tenants = tenants
         self._number = 0  # workloads that were seen to be admitted so far
 
     def look(self, workload: PendingWorkload, newest: str) -> None:
-        """Set a workload's position by the time at which Kueue admitted it.
+        """Set the queue position of a workload that Kueue has just admitted.
 
-        Call this while the workload is not in the queue.
+        Nothing is done if Kueue does not admit the workloads of this tenant. Call this while the workload is not in the
+        queue.
 
         Args:
             workload: The workload.
-            newest: The creation time of the newest pod. The position is after it, and before all pods that are created
-                later.
+            newest: The creation time of the newest pod so far. The workload gets the position just after a pod of this
+                age, so it is before all pods that are created later.
         """
         if self._tenants.by_kueue(self._tenants.of(workload.key[0])):
             self._number += 1

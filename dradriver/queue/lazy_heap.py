@@ -30,7 +30,7 @@ class LazyHeap(Generic[K]):
         self._stands: dict[K, Position] = {}  # by key: its entry in the heap that counts
 
     def put(self, key: K) -> None:
-        """Add a key. If the heap has it, move the key forward if its position is lower now."""
+        """Add a key, or move a known key forward if its position is lower now."""
         position = self._position(key)
         if position is not None and ((stands := self._stands.get(key)) is None or position < stands):
             self._stands[key] = position
@@ -40,9 +40,9 @@ class LazyHeap(Generic[K]):
                 heapq.heapify(self._heap)
 
     def first(self) -> tuple[Position, K] | None:
-        """Return the first key with its position; None if there is none.
+        """Return the first key with its position; None if the heap is empty.
 
-        Positions can grow during this call. So the position of each key is read at most once, and the call always ends.
+        Positions can grow during this call. The call reads the position of each key at most once, so it always ends.
         """
         asked: set[K] = set()
         while self._heap:

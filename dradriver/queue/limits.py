@@ -1,7 +1,8 @@
 """The limits on the GPUs that a workload may use.
 
 A feature, such as the caps of tenants or reserved GPUs, registers its limit here. It puts the limit in force while the
-limit can matter to any workload. Placement and preemption ask all limits that are in force.
+limit can matter to any workload. Placement and preemption ask all limits that are in force. A GPU product is *closed*
+to a workload if a limit denies it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Allowance(NamedTuple):
 
     Attributes:
         members: The members that need a place and may get one together.
-        closed: The products of GPUs that these members may not use.
-        why: Which GPUs the limits leave out, and why; None if they leave out none.
+        closed: The GPU products that these members may not use.
+        why: Which GPUs the limits keep from the workload, and why; None if they keep none.
     """
 
     members: tuple[Member, ...]
@@ -52,7 +53,7 @@ class Offer(NamedTuple):
     Attributes:
         members: The members that need a place and may get one together.
         snapshot: A copy of the cluster's state, without the nodes and GPUs that the workload may not use.
-        why: Which GPUs the limits leave out, and why; None if they leave out none.
+        why: Which GPUs the limits keep from the workload, and why; None if they keep none.
     """
 
     members: tuple[Member, ...]
@@ -60,7 +61,10 @@ class Offer(NamedTuple):
     why: NoPlaceError | None = None
 
     def refusal(self, error: NoPlaceError) -> NoPlaceError:
-        """Return the error of a failed search, with the GPUs that limits left out as a possible cause."""
+        """Return the error of a failed search, with the GPUs that limits denied.
+
+        These GPUs are a possible cause of the failure. If limits kept none, the error is returned unchanged.
+        """
         why = self.why
         return error if why is None else error.more(why.stable, nearest=why.nearest, cause=why.cause)
 
@@ -95,16 +99,19 @@ class Limit:
 
         Args:
             workload: The workload.
-            allowance: What the limits before this one leave to it.
+            allowance: The members and GPUs that the limits before this one leave to the workload.
 
         Raises:
-            LimitError: It leaves none of the GPUs that the workload requests.
+            LimitError: This limit leaves none of the GPUs that the workload requests.
             WordError: The workload's request cannot be read.
         """
         return allowance
 
     def reserved(self, workload: PendingWorkload) -> str:
-        """Return the name under which this limit has reserved GPUs for a workload; empty without any."""
+        """Return the name under which this limit reserves GPUs for a workload.
+
+        Empty if it reserves none.
+        """
         return ""
 
     def whose(self, workload: PendingWorkload, later_s: float) -> tuple[str, ...]:
@@ -233,25 +240,25 @@ class Limits:
         return reason
 
     def open_rows(self, closed: Closed) -> Bools | None:
-        """Return the nodes with GPUs of other products than those in ``closed``; None for all nodes.
+        """Return the nodes with a GPU of a product outside ``closed``; None for all nodes.
 
-        The result has a bool for each row of the node table.
+        The result has a bool for each row of the node table. It is None if ``closed`` is empty.
         """
         return open_nodes(self._picture, closed)[0] if closed else None
 
 
 def members_wanting(workload: PendingWorkload) -> tuple[Member, ...]:
-    """Return the members of a workload that have no place yet, whatever the limits allow."""
+    """Return the members of a workload that have no place yet. Limits are not asked."""
     if not workload.is_gang:
         return (workload.lead,)
     return tuple(member for member in workload.members if member in workload.wanting)
 
 
 def kept_claim(picture: Picture, workload: PendingWorkload) -> Key | None:
-    """Return the claim that keeps GPUs for a replacement pod of a started gang.
+    """Return the claim that keeps a lost pod's GPUs for its replacement.
 
-    The workload is this pod, which its gang lacks. None if no GPUs are kept for it. No limit, such as a cap, can take
-    the kept GPUs from the pod.
+    ``workload`` is the replacement, a new pod of a running gang. None if it replaces no pod, or if no GPUs are kept for
+    it. No limit, such as a cap, can take the kept GPUs from the pod.
     """
     membership = picture.gangs.of(workload.key) if workload.lead.near else None
     kept = None if membership is None else picture.kept_places.ready(membership)
@@ -259,15 +266,15 @@ def kept_claim(picture: Picture, workload: PendingWorkload) -> Key | None:
 
 
 def open_nodes(picture: Picture, closed: Closed) -> tuple[Bools, Mapping[str, frozenset[int]]]:
-    """Return the nodes and GPUs that a workload may use if some GPU products are denied to it.
+    """Return the nodes and GPUs that remain if some GPU products are denied.
 
     Args:
         picture: The cluster cache.
         closed: The denied products.
 
     Returns:
-        A bool for each row of the node table: whether the node has GPUs of other products. And for each node with both
-            allowed and denied GPUs, the numbers of the allowed GPUs.
+        A bool for each row of the node table: whether the node has a GPU of a product that is not denied. And, for each
+            node with both allowed and denied GPUs, the numbers of the allowed GPUs.
     """
     rows = np.zeros(len(picture.nodes.freed), dtype=np.bool_)
     open_gpus: dict[str, frozenset[int]] = {}
@@ -285,9 +292,9 @@ def open_nodes(picture: Picture, closed: Closed) -> tuple[Bools, Mapping[str, fr
 
 
 def closed_nodes(picture: Picture, closed: Closed) -> frozenset[str]:
-    """Return the nodes that have GPUs of a product in ``closed``.
+    """Return the names of the nodes that have a GPU of a product in ``closed``.
 
-    These nodes can have other GPUs, too.
+    A returned node can also have GPUs of other products.
     """
     groups = picture.inventory.fleet.groups if closed else ()
     nodes = (group.names for group in groups if any(gpu.product in closed for gpu in group.machine.gpus))

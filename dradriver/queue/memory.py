@@ -79,9 +79,12 @@ class PodMemory(msgspec.Struct, frozen=True):
     def at_barrier(self, claim_uid: str, is_seated: bool, now: float) -> PodMemory:
         """Return the memory after the pod was seen with a claim that has a gang barrier device.
 
+        This device keeps the pod unbound until its gang can start.
+
         Args:
             claim_uid: The uid of the claim.
-            is_seated: Whether the device is allocated. Then the claim also keeps a place for the pod.
+            is_seated: Whether the device is allocated. Only then the scheduler keeps the chosen node and GPUs for the
+                pod.
             now: The time.
         """
         if self.barrier is None or self.barrier[:2] != (claim_uid, is_seated):

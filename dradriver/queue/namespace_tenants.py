@@ -87,9 +87,10 @@ class Tenants:
             self._labelled[namespace] = found[0]
 
     def claiming(self, namespace: str, labels: Mapping[str, str]) -> list[str]:
-        """Return the tenants whose labels in the policies file match a namespace, in the file's order.
+        """Return the tenants of the policies file that select a namespace by labels.
 
-        The first one gets the namespace, if no tenant names it.
+        They are in the file's order. The first of them gets the namespace, unless another tenant lists the namespace by
+        name.
         """
         if not self.by_labels or namespace in self._named:
             return []
@@ -102,7 +103,7 @@ class Tenants:
     def known(self, namespace: str) -> bool:
         """Return whether the tenant of a namespace is known.
 
-        False while the tenant depends on labels of the namespace that the controller has not read yet.
+        False while the tenant depends on the namespace's labels, and the controller has not read them yet.
         """
         return not self.by_labels or namespace in self._named or namespace in self._labels
 
@@ -138,8 +139,9 @@ class Tenants:
     def kept_from_scheduler(self, namespace: str) -> str:
         """Return the tenant that forbids kube-scheduler to choose GPUs for pods of a namespace.
 
-        Empty if kube-scheduler may choose them. A tenant with a partition can forbid this. While the tenant of the
-        namespace is unknown, it is forbidden, too.
+        Empty if kube-scheduler may choose them. A tenant with a partition can forbid this in the policies file. While
+        the tenant of the namespace is not known, kube-scheduler may not choose either: then the result is the
+        namespace's own tenant, as of ``of``.
         """
         tenant = self.of(namespace)
         found = self._tenants.get(tenant)
@@ -165,9 +167,9 @@ class Tenants:
         return () if found is None or self.by_kueue(tenant) else found.cap
 
     def highest(self, namespace: str) -> int | None:
-        """Return the highest priority that workloads of a namespace can have in the queue.
+        """Return the highest priority that counts for workloads of a namespace; None for no limit.
 
-        A higher priority of a pod counts as this one. None if there is no limit.
+        A pod with a higher priority is queued as if it had this priority.
         """
         found = self._tenants.get(self.of(namespace))
         return None if found is None else found.highest_priority

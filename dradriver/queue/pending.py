@@ -32,12 +32,12 @@ class Member:
         template: The ResourceClaimTemplate of its claim at that time; None without one.
         volumes: Where its volumes can be reached, as far as it was known at that time.
         unknown: The pod's rules that only the scheduler can evaluate, at that time; None without such rules.
-        has: If the pod keeps GPUs, the number of GPUs of each request of its claim. Else empty.
+        has: If GPUs are kept for the pod, the number of GPUs for each request of its claim. Else empty.
         joins: The uid of another pod's claim that the pod wants to share; empty if it wants a claim of its own.
         memory: What is remembered of the pod. ``observe`` writes it, and the code that deletes the pod's claim.
-        may_nominate: Whether the controller may set ``nominatedNodeName``, which keeps CPU for a gated pod. False once
-            the API server has refused it.
-        near: The started gang whose other pods the pod should be near; empty for a single pod.
+        may_nominate: Whether the controller may set ``nominatedNodeName``, which makes the scheduler keep CPU for a
+            gated pod. False once the API server has refused this write.
+        near: The name of the running gang near whose pods this pod should be placed; empty for a single pod.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Member:
     def is_open(self) -> bool:
         """Return whether the scheduler may place this pod on many nodes.
 
-        The scheduler needs more time for such a pod.
+        Then the scheduler needs more time for the pod.
         """
         return open_reason(self.pod, self.unknown) != ""
 
@@ -152,20 +152,20 @@ def _priority(members: Sequence[Member], highest: int | None) -> int:
 
 
 class PendingWorkload:
-    """Pods that get their places together or not at all: the pods of a gang, or a single pod.
+    """Pods that get their places together or not at all: a gang, or a single pod.
 
     Attributes:
         key: The namespace and name of a single pod, or of the gang.
         members: The pods; those of a gang in the order of their ranks.
         order: The position among the workloads of its tenant. The highest priority is first, then the workload that was
             complete first. A workload whose placement failed can move back (``fall_back``).
-        busy: The number of writers that work on it. While there are any, nothing else may change its objects.
-        unsure: Whether the API server's answer to the creation of a claim was lost. Then it must be asked first whether
-            the claim exists.
-        failures: Its failures and back-off.
+        busy: The number of writers that work on the workload. While there are any, nothing else may change its objects.
+        unsure: Whether the API server's answer to the creation of a claim was lost. Then the controller first reads
+            from the server whether the claim exists.
+        failures: The failures of the workload and its back-off.
         look_again_at: For a gang, the time before which it is not processed again, by the loop's clock. A gang need not
             be processed for each event.
-        wanting: The members of a gang that need a place now. The others have one.
+        wanting: The members of a gang that need a place now. All other members have a place.
         least: How many members of ``wanting`` must get a place so that the gang can start.
         memory: What is remembered of a gang; ``observe_gang`` writes it.
         reserved: If GPUs are reserved for the workload, its name in the reservation; else empty. With a reservation it
@@ -262,10 +262,10 @@ class PendingWorkload:
         self.order = -_priority(self.members, highest), *self.order[1:]
 
     def let_in(self, now: str) -> None:
-        """Set the workload's position to the present time if other controllers' scheduling gates are gone now.
+        """Move the workload to the end of the queue if Kueue has just admitted it.
 
-        Kueue admits pods by removing its gate. If Kueue admits the object that creates the pods instead, the pods have
-        no such gate, and their position stays. Call it while the workload is not in the queue.
+        Kueue admits pods by removing its gate from them. If Kueue admits the object that creates the pods instead, the
+        pods have no such gate, and the workload keeps its position. Call this while the workload is not in the queue.
 
         Args:
             now: A text for the present time that can be compared with creation times of pods. It must be later than in
@@ -279,7 +279,7 @@ class PendingWorkload:
     def whole(self, least: int) -> bool:
         """Note that a gang has enough pods to start. Return whether it had too few before.
 
-        From then on its position is the creation time of the pod that made the number of pods large enough.
+        If it had too few, its position in the queue becomes the creation time of the pod that completed this number.
 
         Args:
             least: How many pods the gang needs at least to start.
@@ -298,8 +298,8 @@ class PendingWorkload:
 
         Otherwise a few old workloads whose placements always fail could take turns and keep GPUs from all others.
 
-        A gang keeps its position the first two times, because behind all others it would rarely find so many free GPUs
-        again. Other workloads go first during its back-off.
+        After its first two failures, a gang keeps its position: behind all others it would rarely find so many free
+        GPUs again. Its back-off then lets other workloads go first.
 
         Args:
             newest: When the newest pod was created.
@@ -310,9 +310,9 @@ class PendingWorkload:
             self.order = priority, max(since, newest), f"~{self.lead.uid}"
 
     def looks_since(self, now: float) -> float:
-        """Record that the workload has no place now. Return since when that is so.
+        """Record that the workload has no place now. Return since when it has had none.
 
-        The times are those of the event loop's clock, seconds.
+        Both times are those of the event loop's clock, seconds.
         """
         if self._no_place_since is None:
             self._no_place_since = now

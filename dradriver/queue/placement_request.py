@@ -45,14 +45,16 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
         ask: The pod's requirements for a node.
         template: The part of its claim that comes from a template; None without a template.
         shared: Whether the pod shares the GPUs with all pods that name this claim.
-        alone: The claim spec, without a pin, with which the scheduler may place the pod by itself. None if it may not.
-        hands_over: Whether the controller hands the pod over to the scheduler if it finds no place; else the pod waits.
-        open: Why the pod is not confined to a few nodes, with the rules that only the scheduler knows. Empty if it is
-            confined.
-        rules: Its (anti-)affinity to other pods; None without one.
+        alone: The spec of a claim that names no GPUs, so that the scheduler can choose them itself. None if the
+            scheduler may not place the pod.
+        hands_over: Whether the controller lets the scheduler place the pod if it finds no place itself. If False, the
+            pod waits.
+        open: Why the pod may run on many nodes instead of a few chosen ones, with the rules that only the scheduler
+            knows. Empty if the pod is confined to a few nodes.
+        rules: The pod's affinity and anti-affinity to other pods; None without any.
         spot: ``prefer`` or ``avoid`` if the pod prefers or avoids spot nodes; else empty.
-        beside: Templates that the pod names in addition to the template for its GPUs. Some nodes may not have what
-            these templates request.
+        beside: Templates that the pod names in addition to the template for its GPUs. Some nodes may lack the devices
+            that these templates request.
         nics: The NICs that its claim requests; None without any.
         other_claims: Claims of other drivers that the pod names and that may be allocated already.
     """
@@ -202,7 +204,10 @@ def open_reason(pod: Pod, unknown: Reason | None) -> str:
 def _by_template(wish: PlacementRequest, name: str, template: Template | None) -> PlacementRequest:
     """Return a pod's placement request with the requests of its template added.
 
-    ``wish`` is the request so far. ``template`` is None if there is no template called ``name``.
+    Args:
+        wish: The placement request so far.
+        name: The name of the template.
+        template: The template; None if there is no template with this name.
 
     Raises:
         WordError: The template is missing or cannot be met, or the pod requests a fraction itself.
@@ -226,11 +231,11 @@ def _by_template(wish: PlacementRequest, name: str, template: Template | None) -
 
 
 def _alone(wish: PlacementRequest, annotated: Request) -> dict[str, Any] | None:
-    """Return the claim spec for a pod with a template that is handed over to the scheduler.
+    """Return the claim spec with which the scheduler may place a pod with a template.
 
-    The scheduler then chooses the GPUs. The result is the template's spec with the requirements of the annotations
-    added. None if a claim cannot express these requirements. Admission refuses pods with such requirements. If the
-    controller finds such a pod anyway, the pod waits, because the scheduler would give it less than it requests.
+    The scheduler then chooses the GPUs. The result is the template's spec with the requirements of the pod's
+    annotations added. None if a claim cannot express these requirements. Admission refuses pods with such requirements.
+    If the controller finds such a pod anyway, the pod waits, because the scheduler would give it less than it requests.
     """
     assert wish.template is not None, "read from one"
     # The template's own selectors are in its spec already, so only those of the annotations are added.

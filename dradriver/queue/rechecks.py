@@ -1,7 +1,12 @@
 """Tries blocked groups of workloads again, in rounds.
 
-A group is blocked if its workloads found no place. The controller serves workloads between two rounds. ``Queue`` calls
-this module.
+A *group* is the waiting workloads of one equivalence class that may use the same GPUs. It is *blocked* if its workloads
+found no place. To *recheck* a group is to find out whether a node that became free may take a pod of it. If so, the
+group is put into the queue, where a search for a place is tried again. The cost of a try is counted in evaluations of
+nodes.
+
+The controller serves workloads between two rounds. ``Queue`` calls this module. A row is the index of a node in the
+node table, whose clock counts changes.
 """
 
 from __future__ import annotations
@@ -34,15 +39,15 @@ _ANEW_S: Final = 10.0  # between two times of one kind
 
 
 class _Share(NamedTuple):
-    """The key of groups that share a budget in each round, ``MOST_WORK``.
+    """The key of groups that share a budget in each round: ``MOST_WORK`` evaluations of nodes.
 
-    The budget is the cost of their tries, in evaluations of nodes.
+    The costs of the groups' last tries count against the budget.
 
     Attributes:
         namespace: The namespace of a group's oldest workload.
         is_gang: Whether the workloads are gangs.
-        is_costly: Whether trying one of these groups costs so much that only a few can be tried in a round. Costly
-            groups have a separate key, so that other groups do not wait for them.
+        is_costly: Whether a try of one of these groups costs so much that only a few can be tried in a round. Costly
+            groups have a budget of their own, so that other groups do not wait for them.
     """
 
     namespace: str
@@ -53,9 +58,8 @@ class _Share(NamedTuple):
 class Rechecks:
     """All groups of waiting workloads, and the choice of the blocked groups to try again.
 
-    To recheck a group is to find out whether a try is worth it: whether a node may take it that became free since the
-    group's last try. If so, the group is put into the queue. In addition, each group is put into the queue from time to
-    time.
+    A blocked group is put into the queue if a node became free since the group's last try, and may take a pod of it. In
+    addition, each blocked group is put into the queue from time to time.
     """
 
     def __init__(
@@ -88,15 +92,13 @@ class Rechecks:
         self._by_last_check: OrderedDict[Group, None] = OrderedDict()  # all groups, the longest unchecked first
 
     def group(self, kinds: Kinds, tenant: str, closed: Closed, *, is_gang: bool) -> Group:
-        """Return the group for workloads of a class, a new one if there is none.
-
-        The workloads of a group find a place together or not at all.
+        """Return the group for workloads of an equivalence class; make it if there is none.
 
         Args:
             kinds: The equivalence class of the workloads.
             tenant: Their tenant, if a cap denies them GPUs. Otherwise the tenant whose partition limits them; empty if
                 there is none.
-            closed: The products of GPUs that the cap denies them.
+            closed: The GPU products that the cap denies them.
             is_gang: Whether they are gangs.
         """
         key = kinds, tenant, closed
@@ -119,18 +121,21 @@ class Rechecks:
 
     @property
     def outdated(self) -> bool:
-        """Return whether GPUs or other resources became free since the last round of rechecks."""
+        """Return whether there are blocked groups to recheck.
+
+        True if a round is not complete, or if GPUs or other resources became free since the last round was planned.
+        """
         return bool(self._round or self._left) or self._looked_at != self._nodes.clock
 
     def look(self, most: int) -> bool:
         """Recheck at most ``most`` blocked groups. Return whether the round has more to recheck.
 
-        A round has a limited number of groups of each namespace. By the cost of their last tries, these groups can be
-        tried for ``MOST_WORK`` evaluations of nodes. So a namespace with thousands of groups does not delay others, and
-        its costly groups do not delay its other groups.
+        A round has a limited number of groups of each namespace. The costs of their last tries, added up, stay within
+        ``MOST_WORK`` evaluations of nodes. So a namespace with thousands of groups does not delay others, and its
+        costly groups do not delay its other groups.
 
-        Call ``Queue.next`` only between two rounds: then the oldest workload that may find a place is served first. If
-        something becomes free during a round, it counts from the next round on.
+        Call ``Queue.next`` only after this returned False. Then the oldest workload that may find a place is served
+        first. If something becomes free during a round, it counts from the next round on.
         """
         if not self._round:
             if not self.outdated:
@@ -150,7 +155,7 @@ class Rechecks:
     def _plan(self) -> None:
         """Choose the blocked groups to recheck in the next rounds, for each budget (``_Share``).
 
-        The oldest groups alternate with those that were not checked for the longest time. If only the oldest were
+        If there are many groups, the oldest ones alternate with those that failed longest ago. If only the oldest were
         chosen, the others would never be rechecked while something becomes free all the time.
         """
         if not self._left:
@@ -177,9 +182,9 @@ class Rechecks:
                 self._left[share] = deque(groups)
 
     def look_anew(self, version: int, now: float) -> bool:
-        """Put a few groups into the queue for a try on all nodes. Return whether there are any.
+        """Queue a few blocked groups for a try on all nodes. Return whether there are any.
 
-        Chosen are the groups that were not checked for the longest time.
+        The groups that were not checked for the longest time are chosen.
 
         Args:
             version: The version of the cluster cache. A group is not tried twice with the same version.
@@ -200,21 +205,23 @@ class Rechecks:
         return any_due
 
     def refused(self, group: Group, asked: Bools | None) -> None:
-        """Record that a group of equivalent workloads found no place on some nodes.
+        """Record that a group found no place on the nodes that were tried.
 
         Args:
             group: The group.
-            asked: A bool for each row of the node table: whether the node was tried. None for all nodes.
+            asked: A bool for each row of the node table: whether the node was tried. None if all nodes were tried: then
+                nothing is recorded.
         """
         # A group that is asked about all nodes is asked for the first time, or about no change in particular.
         if asked is not None:
             self._full.refuse(group, asked)
 
     def freed(self, group: Group) -> Bools | None:
-        """Return the nodes on which a failed group must be tried again, as a bool for each row of the node table.
+        """Return the nodes on which a blocked group must be tried again.
 
-        These are the nodes on which something became free since the group failed. A node is left out if it has refused
-        a group that requests the same GPUs after that. None if the group would certainly fail again.
+        The result has a bool for each row of the node table. These are the nodes on which something became free since
+        the group found no place. A node is left out if it has since then refused a group that requests the same GPUs,
+        and nothing became free there afterwards. None if the group would certainly find no place again.
         """
         if self._full.knows(group) and not self._may_take(group):
             return None
@@ -224,9 +231,9 @@ class Rechecks:
         return freed
 
     def _worth(self, group: Group) -> bool:
-        """Return whether a try of a failed group is worth it: a node that became free may take a pod of it.
+        """Return whether a blocked group should be tried again.
 
-        If not, the group counts as rechecked.
+        It should if a node that became free may take a pod of the group. If not, the group counts as rechecked.
         """
         if self._may_take(group):
             return True
@@ -234,9 +241,10 @@ class Rechecks:
         return False
 
     def _may_take(self, group: Group) -> bool:
-        """Return whether a node with something freed since a group failed may take a pod of the group.
+        """Return whether a node that became free may take a pod of a blocked group.
 
-        CPU, memory and the group's node requirements are compared.
+        The node's free GPUs, CPU and memory and the pod's node requirements are compared. True does not mean that a
+        search will find a place.
         """
         rows = self._freed(group.failed_at, group.gpus)
         if rows is None:
@@ -262,10 +270,10 @@ class Rechecks:
 
 
 def _affordable(groups: Iterable[Group], most: int) -> int:
-    """Return how many of the first groups a round can try.
+    """Return how many of the first groups can be tried in one round.
 
-    The sum of the costs of their last tries, in evaluations of nodes, must not exceed ``MOST_WORK``. ``most`` is the
-    largest result. The result is at least two, if there are two groups.
+    The costs of their last tries, added up, must not exceed ``MOST_WORK`` evaluations of nodes. But the first two
+    groups are always included. ``most`` is the largest result.
     """
     work = number = 0
     for group in itertools.islice(groups, most):
@@ -292,7 +300,10 @@ class Asking:
         self._answered = False  # a round is over, and not all that it found a place for are served
 
     def some(self) -> bool:
-        """Recheck some blocked groups. Return whether any were rechecked."""
+        """Recheck some blocked groups. Return whether any could be rechecked now.
+
+        False during a pause, if nothing became free, or until ``again`` is called after a complete round.
+        """
         loop = asyncio.get_running_loop()
         began = loop.time()
         if self._answered or began < self._not_before or not self._rechecks.outdated:
@@ -307,9 +318,9 @@ class Asking:
         return True
 
     def again(self) -> bool:
-        """Note that the queue has no workload to serve, so that blocked groups may be rechecked again.
+        """Note that the queue is served, so that the next round of rechecks may begin.
 
-        Return whether a round of rechecks had ended since the last call.
+        Return whether a round has ended since the last call.
         """
         answered, self._answered = self._answered, False
         return answered

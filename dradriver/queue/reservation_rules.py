@@ -99,8 +99,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A set of GPUs, free or in use, that could be reserved for a workload.
 
     Attributes:
-        gpus: The GPUs of the set, in order.
-        uses: The pods that use some of these GPUs now. All other GPUs of the set are free.
+        gpus: The GPUs of the set, sorted.
+        uses: The pods and gangs that use some of these GPUs now. All other GPUs of the set are free.
     """
 
     gpus: tuple[Gpu, ...]
@@ -207,9 +207,9 @@ def rests(since: float, failed: int, terms: Terms, now: float) -> bool:
 def due_at(blocked: Blocked, terms: Terms) -> float:
     """Return when a blocked workload may get a reservation.
 
-    ``terms`` has the first wait. The wait doubles with each reservation that failed. For example, a workload may need
-    all GPUs of a node, and a pod without end uses one of them. Without the longer waits, its reservations would again
-    and again keep the other GPUs idle.
+    The wait after ``Blocked.since`` is ``terms.bounded_wait_s``, and doubles with each reservation of the workload that
+    failed. For example, a workload may need all GPUs of a node, and a pod without end uses one of them. Without the
+    longer waits, its reservations would again and again keep the other GPUs idle.
     """
     wait_s: float = terms.bounded_wait_s * 2.0 ** min(blocked.failed, _MOST_DOUBLED)
     return blocked.since + wait_s
@@ -330,10 +330,11 @@ def runs_out_at(reservation: Reservation, idle: int, terms: Terms) -> float | No
 
 
 def has_used_up(reservation: Reservation, terms: Terms) -> bool:
-    """Return whether a reservation's idle time has reached its limit, so that it must move or end.
+    """Return whether a reservation's idle time has reached its limit.
 
-    A timer calls this at ``runs_out_at``, just when the limit is reached. By rounding errors the idle time can then be
-    a little below the limit (in ``terms``). A small tolerance prevents that the reservation is kept.
+    Then the reservation must move or end. A timer calls this at ``runs_out_at``, just when the limit in ``terms`` is
+    reached. By rounding errors the idle time can then be a little below the limit. So a time just below the limit
+    counts as reached.
     """
     return reservation.idle_gpu_s >= terms.idle_s * len(reservation.gpus) * (1 - 1e-9)
 

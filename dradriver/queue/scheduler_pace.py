@@ -1,6 +1,8 @@
-"""Limits how many pods wait for a scheduler: as many as it can bind well before their tentative placements end.
+"""Limits how many pods wait for a scheduler at a time.
 
-``write_lanes`` calls it before gates are removed.
+The scheduler can bind so many well before their tentative placements end. A pod waits for its scheduler from the
+removal of its scheduling gate until it is bound. A *line* is the pods that wait for one scheduler and have one limit. A
+scheduler is *unknown* until it was seen allocating a claim. ``write_lanes`` calls this module before gates are removed.
 """
 
 from __future__ import annotations
@@ -62,10 +64,10 @@ class Line(NamedTuple):
 
 
 class _Silence:
-    """How often in a row a scheduler has not bound pods in time.
+    """How often a scheduler has not bound pods of one line in time, and the pause.
 
-    ``times`` is that number. It is counted for each line: the pods that wait for one scheduler and have one limit. No
-    other pod of the line is tried before ``not_before``.
+    ``times`` counts this in a row. No other pod of the line loses its gate before ``not_before``, in seconds of the
+    event loop's clock.
     """
 
     __slots__ = ("not_before", "times")
@@ -81,10 +83,9 @@ class Pace:
     kube-scheduler with its default client limits binds 12 pods with claims a second. If a thousand pods got tentative
     placements at once, most of these would end before the scheduler came to the pods.
 
-    Pods are counted by scheduler and namespace, in a ``Line``. So pods whose scheduler does not answer do not delay
-    others. A scheduler is unknown until it allocates a claim. All unknown schedulers count as one for each tenant. So
-    if pods name a scheduler that does not exist, only one pod of their tenant is tried at a time. The pause after each
-    grows.
+    The pods of one known scheduler and one namespace are counted together, in a ``Line``. So pods whose scheduler does
+    not answer do not delay other pods. The pods of one tenant with unknown schedulers are counted together, too. Only
+    one of them is tried at a time, with a growing pause after each. So a scheduler that does not exist costs little.
     """
 
     def __init__(self, tenant: Callable[[str], str] = lambda _: "") -> None:
@@ -106,9 +107,10 @@ class Pace:
         return Line(_UNKNOWN, self._tenant(namespace) or namespace)
 
     def room(self, line: Line, now: float) -> bool:
-        """Return whether one more pod of this line may lose its gate and wait for the scheduler.
+        """Return whether one more pod of this line may wait for its scheduler.
 
-        False if as many pods wait as the scheduler can bind in time.
+        False if as many pods wait as the scheduler can bind in time. For an unknown scheduler: False while another pod
+        waits, and during the pause after it.
         """
         waiting, silence = len(self._waiting.get(line, ())), self._silence.get(line)
         if line.is_unknown:

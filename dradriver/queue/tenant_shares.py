@@ -55,9 +55,9 @@ class Shares:
     def __init__(
         self, clock: Callable[[], float], *, half_life_s: float = HALF_LIFE_S, ahead_s: float = AHEAD_S
     ) -> None:
-        """Make an object without usage, in which each namespace is a tenant.
+        """Make an object without usage, in which each namespace is a tenant of its own.
 
-        ``clock`` returns seconds and never goes back. The other arguments are attributes.
+        ``clock`` returns seconds and never goes back. The other arguments are the attributes of the class.
         """
         self._clock = clock
         self.half_life_s = half_life_s
@@ -102,12 +102,12 @@ class Shares:
         return tuple(self._tenants)
 
     def used(self, tenant: str) -> float:
-        """Return a tenant's GPU time until now, GPU-seconds, decayed."""
+        """Return how much GPU time a tenant has used until now, in GPU-seconds, decayed."""
         account = self._tenants.get(tenant)
         return 0.0 if account is None else self._used(account, self._clock())
 
     def held(self, tenant: str) -> tuple[float, float]:
-        """Return how many GPUs a tenant has: without and with those in its tentative placements."""
+        """Return how many GPUs a tenant has: those allocated, and these plus its tentative placements."""
         account = self._tenants.get(tenant)
         return (0.0, 0.0) if account is None else (account.held, account.charged)
 
@@ -125,8 +125,8 @@ class Shares:
     def turn(self, tenant: str, weight: float = 1.0) -> float:
         """Return a tenant's share in a form that never falls as time passes.
 
-        The result is the share divided by the decay since a fixed moment. The order of tenants is the same as by
-        ``share``, because all shares decay at the same rate.
+        The share is scaled up by the decay of usage since a fixed moment. All shares decay at the same rate, so the
+        order of tenants is the same as by ``share``.
         """
         halved = (self._clock() - self._epoch) * self._rate
         return self.share(tenant, weight) * math.exp(min(halved, _MOST_E))
@@ -165,7 +165,7 @@ class Shares:
         self.regroup(self._of)
 
     def correct(self, now: Mapping[str, tuple[float, float]]) -> list[str]:
-        """Correct the GPUs that each namespace has now. Return the namespaces whose numbers were wrong.
+        """Correct the GPUs of each namespace. Return the namespaces whose recorded numbers were wrong.
 
         Args:
             now: For each namespace, its allocated GPUs, and these plus the GPUs in tentative placements.
@@ -207,7 +207,7 @@ class Shares:
         return account.used + lost * (account.used - account.held / self._rate)
 
     def _tidy(self, accounts: dict[str, _Account], key: str) -> None:
-        """Correct rounding errors of an account that has no GPUs.
+        """Set an account's GPUs to 0 if they differ from 0 only by rounding errors.
 
         The account is removed if it also has less than 0.001 GPU-seconds.
         """

@@ -1,6 +1,9 @@
 """Finds the tenant and the namespace whose workload is next, without comparing all tenants each time.
 
-``Queue`` uses it.
+An *asker* is the single pods, or the gangs, of one namespace. A *line* is the waiting workloads of one equivalence
+class and one asker. A *try* is a search for a place for a workload. Its cost is counted in evaluations of nodes. If the
+tries of an asker cost too much and find no place, the asker *steps back*: it lets all other askers with workloads of
+this priority go first. ``Queue`` calls this module.
 """
 
 from __future__ import annotations
@@ -30,14 +33,15 @@ def turn_of(order: Order, share: float = 0.0) -> Turn:
 
 
 class _Round:
-    """One round of tries: for workloads of one priority, until each asker had its turn.
+    """One round of tries for workloads of one priority.
+
+    The round ends when each asker had its turn.
 
     Attributes:
-        vain: For each asker (the pods, or the gangs, of one namespace), the evaluations of nodes that found no place.
-        behind: Askers that let all others go first, because their tries cost much in vain.
-        costly: Lines of workloads whose tries made an asker let the others go first. The list is emptied when another
-            workload is tried.
-        served: Evaluations of nodes that found a place, since an asker was put behind the others.
+        vain: For each asker (the pods, or the gangs, of one namespace), the cost of its tries that found no place.
+        behind: The askers that have stepped back.
+        costly: The line whose try was the last one and made its asker step back; empty if the last try did not.
+        served: The cost of the tries that found a place while an asker had stepped back.
     """
 
     __slots__ = ("behind", "costly", "served", "vain")
@@ -88,16 +92,17 @@ class Turns:
             self._tenants.put(each)
 
     def looked(self, line: Line, priority: int, work: int, *, in_vain: bool) -> list[Line]:
-        """Count the cost of a try for a workload; it can put its asker last.
-
-        An asker is the pods, or the gangs, of one namespace. Return the lines whose tries put an asker last earlier.
-        Another workload was tried since then, so the caller moves these lines back.
+        """Count the cost of a try for a workload; its asker may step back.
 
         Args:
             line: The line of the workload: the waiting workloads of its class and namespace.
             priority: The first value of the workload's order.
             work: The cost, in evaluations of nodes.
             in_vain: Whether the try found no place.
+
+        Returns:
+            The line whose earlier try made an asker step back, if that was the try before this one. The caller moves
+                this line back, so that its asker continues with another line. Else an empty list.
         """
         round_ = self._rounds.get(priority)
         if round_ is None:
@@ -137,7 +142,8 @@ class Turns:
     def _of_asker(self, asker: Asker) -> Position | None:
         """Return the position of an asker among the askers of its tenant.
 
-        An asker is the pods, or the gangs, of one namespace. None if none of its workloads may be served.
+        An asker is the pods, or the gangs, of one namespace. An asker that has stepped back comes after the others of
+        its priority. None if none of its workloads may be served.
         """
         if (rank := self._rank(asker)) is None:
             return None
@@ -145,9 +151,10 @@ class Turns:
         return rank[0], round_ is not None and asker in round_.behind, *rank[1:]
 
     def _of_tenant(self, tenant: str) -> Position | None:
-        """Return the position of a tenant among all tenants; None if nothing of the tenant waits.
+        """Return a tenant's position among all tenants; None if none of its workloads may be served.
 
-        This is the position of the tenant's first waiting workload, with the tenant's share inserted before the age.
+        The position compares, in this order: the priority of the tenant's first workload, whether its asker has stepped
+        back, the tenant's share, and the workload's age.
         """
         askers = self._askers.get(tenant)
         if askers is None:

@@ -1,4 +1,14 @@
-"""The queue of workloads that need a place, in the order in which they are served. The controller's worker uses it."""
+"""The queue of workloads that need a place, in the order in which they are served.
+
+The controller's worker uses it. These words have a fixed meaning here:
+
+* A *class* is the workloads with equal requests: one finds a place if and only if the others do.
+* An *asker* is the single pods, or the gangs, of one namespace.
+* A *line* is the workloads of one class and one asker, in their order.
+* A *group* is the lines of one class that may use the same GPUs, because the same caps and partition limit them.
+
+A group is *blocked* if a workload of it found no place. A row is the index of a node in the node table.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +41,18 @@ _SPARE: Final = 16  # workloads that left, for which a heap is not made anew
 class Queue:
     """Workloads that need a place: by priority, then by their tenant's share, then the oldest first.
 
-    A line has the workloads of one equivalence class and one ``Asker``, in their order. The tenant that goes first is
-    chosen again for each workload, so nothing must be sorted again when shares change.
+    The next tenant is chosen again for each workload, so nothing must be sorted again when shares change.
 
-    A workload that finds no place blocks all workloads of its class until GPUs, CPU or nodes become free, because a
-    placement never adds places. Then only the nodes that became free are tried.
+    A workload that finds no place blocks all workloads of its group until GPUs, CPU or nodes become free: placing other
+    workloads never adds places. Then only the nodes that became free are tried.
 
-    A tenant's cap can deny a line some GPUs, or all. Then the line is in a separate group, which blocks no other lines.
-    The line stays there until the tenant uses less (``widen``). If the denied GPUs become free before that, the line is
-    not tried again.
+    A tenant's cap can deny a line some GPUs, or all. Then the line is in a group of its tenant alone, and blocks no
+    lines of other tenants. The line stays there until the tenant uses fewer GPUs (``widen``). If the denied GPUs become
+    free before that, the line is not tried again.
 
-    A costly try without a place can make an asker step back (``Turns``). When others are tried in its place, the line
-    of that try goes behind all workloads that wait at that time. So the asker continues with another line when GPUs
-    become free again.
+    If tries for an asker cost much and find no place, the asker steps back: other askers go first (``Turns``). When one
+    of these is tried, the line of the costly try goes behind all workloads that wait at that time. So the asker
+    continues with another line when GPUs become free again.
 
     Attributes:
         rechecks: Decides which blocked groups are tried again.
@@ -100,7 +109,7 @@ class Queue:
         return key in self._workloads
 
     def put(self, workload: PendingWorkload) -> Reason | None:
-        """Add a waiting workload to the queue. Return why its equivalence class has no place.
+        """Add a waiting workload to the queue. Return why its class has no place.
 
         None if the class may find a place, or if the reason is not known.
         """
@@ -177,17 +186,20 @@ class Queue:
     def block(
         self, workload: PendingWorkload, reason: Reason | None, *, work: int = 0, by_limit: bool = False
     ) -> list[tuple[PendingWorkload, Reason]]:
-        """Record that a workload and its class found no place. Return the workloads whose reason must be written.
+        """Record that a workload and its class found no place. Return new reasons to write.
 
-        Each is returned with its new reason. A reason can have figures that change all the time. If all workloads got
-        them, each change would cost a write for each workload. So only the first workload of each line gets them. The
-        others get the reason without these figures.
+        A reason can have figures that change all the time. If all workloads showed them, each change would cost a write
+        for each workload. So only the first workload of each line shows the figures, and the others show the reason
+        without them.
 
         Args:
             workload: The workload.
             reason: Why it found no place; None if the reason has not changed.
             work: The cost of the try, in evaluations of nodes.
             by_limit: Whether a limit, such as a cap, left it no GPUs, so that no node was tried.
+
+        Returns:
+            Each workload of the class whose pods must show a new reason, with this reason.
         """
         entry = self._workloads.get(workload.key)
         if entry is None:
@@ -204,7 +216,7 @@ class Queue:
         return [news for of_asker in group.lines.values() for news in self._news(of_asker, reason)]
 
     def _looked(self, workload: PendingWorkload, line: Line, work: int, *, in_vain: bool) -> None:
-        """Count the cost of a try, and move back lines whose tries cost too much.
+        """Count the cost of a try; move back a line whose try cost too much.
 
         Args:
             workload: The workload that was tried.
@@ -225,9 +237,10 @@ class Queue:
                 self._forget(line)
 
     def _news(self, line: Line, reason: Reason) -> list[tuple[PendingWorkload, Reason]]:
-        """Store why the workloads of a line wait. Return those whose pods must show a new reason.
+        """Store why the workloads of a line wait. Return new reasons to write.
 
-        A line is the waiting workloads of one class and namespace. Each workload is returned with its reason.
+        The result has each workload whose pods must show a new reason, with this reason. Only the first workload of the
+        line gets the figures that change all the time.
         """
         head = self._head(line)
         if head is None:
@@ -256,18 +269,21 @@ class Queue:
         return line.reason
 
     def closed(self, key: Key) -> Closed:
-        """Return the products that a cap denied a waiting workload when its class was last tried."""
+        """Return the GPU products that a cap denied a workload at its last try.
+
+        Empty if no cap denied it any, or if the workload is not in the queue.
+        """
         entry = self._workloads.get(key)
         return ANYWHERE if entry is None else entry[1].group.closed
 
     def widen(self, tenant: str) -> list[tuple[PendingWorkload, Reason]]:
-        """Treat a tenant's waiting workloads as if caps denied no GPUs; the tenant uses less now.
+        """Let a tenant's workloads try all GPU products again.
 
-        Each moves to the group of equivalent workloads without denied GPUs. If such a group is blocked, the workloads
-        find no place either.
+        The tenant uses fewer GPUs now. Each line moves to the group of its class without denied products. If this group
+        is not blocked, the line is queued. If it is blocked, the line finds no place either.
 
         Returns:
-            The workloads whose reason must be written for that, each with its new reason.
+            The workloads of lines in blocked groups whose pods must show a new reason, each with this reason.
         """
         news: list[tuple[PendingWorkload, Reason]] = []
         for line in sorted(self._capped_lines.get(tenant, ()), key=lambda line: line.heap[:1]):
@@ -311,7 +327,7 @@ class Queue:
                 del self._capped_lines[tenant]
 
     def first_blocked(self) -> Iterator[PendingWorkload]:
-        """Yield the first waiting workload of each tenant and class that found no place."""
+        """Yield the first waiting workload of each tenant in each blocked group."""
         for group in self.rechecks.blocked():
             firsts: dict[str, PendingWorkload] = {}
             for line in list(group.lines.values()):
@@ -355,7 +371,9 @@ class Queue:
         return None if (head := self._head_of(asker)) is None else head[1].queued
 
     def lowered(self, tenant: str | None = None) -> None:
-        """Note that a tenant's share (GPU time over weight) may be smaller, so that its turn comes earlier.
+        """Note that a tenant's share may be smaller, so that its workloads may come earlier.
+
+        The share is the GPU time of the tenant, divided by its weight.
 
         Args:
             tenant: The tenant; None for all tenants.
@@ -363,10 +381,10 @@ class Queue:
         self._turns.lowered(tenant)
 
     def _head_of(self, asker: Asker) -> tuple[PendingWorkload, Line] | None:
-        """Return a namespace's first pod or gang that may find a place, with its line; else None.
+        """Return an asker's first workload that may find a place, with its line; else None.
 
-        The line is the waiting workloads of the same class and namespace. Entries of the heap can be out of date,
-        because workloads come and leave. Only the top entry is corrected.
+        Entries of the asker's heap can be out of date, because workloads come and leave. This method corrects only the
+        top entry.
         """
         heads = self._heads.get(asker)
         while heads:
@@ -389,9 +407,9 @@ class Queue:
         return None
 
     def _queue(self, line: Line) -> None:
-        """Put a line into its asker's heap, at the rank of the line's first workload; drop an empty line.
+        """Put a line into its asker's heap, at the rank of its first workload.
 
-        A line is the waiting workloads of one class and asker. An asker is the pods, or the gangs, of one namespace.
+        If the line is empty, it is dropped instead.
         """
         head = self._head(line)
         if head is None:
@@ -426,9 +444,9 @@ class Queue:
         return None
 
     def _member(self, item: tuple[Order, Key], line: Line) -> bool:
-        """Return whether an item of a line's heap is still a workload of the line.
+        """Return whether an entry of a line's heap is still a workload of the line.
 
-        A line is the waiting workloads of one class and namespace.
+        False if the workload has left the line, or has another order now.
         """
         entry = self._workloads.get(item[1])
         return entry is not None and entry[1] is line and entry[0].order == item[0]

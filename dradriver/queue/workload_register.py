@@ -32,12 +32,13 @@ class WorkloadRegister(dict[Key, PendingWorkload]):
         self.newest = max(self.newest, *created)
 
     def enter(self, workload: PendingWorkload) -> None:
-        """Set the position of a workload that Kueue admits, before the workload enters the queue.
+        """Set the queue position of a workload that Kueue admits.
 
-        The position follows the time of the admission.
+        Call this before the workload enters the queue. The position follows from the time of the admission. Other
+        workloads keep their position.
         """
         self._entries.look(workload, self.newest)
 
     def has(self, workload: PendingWorkload) -> bool:
-        """Return whether this same object is in the register, and not another one with its key."""
+        """Return whether this very object is in the register, not another with its key."""
         return self.get(workload.key) is workload

@@ -1,7 +1,9 @@
 """Decides which workloads' objects may be written now, and keeps the workloads that must wait.
 
-There is a limited number of slots, and a lane for each namespace. So slow writes in one namespace do not delay others.
-The controller's loop asks for a slot before each workload's writes.
+A *slot* is the right to write the objects of one workload; the number of slots is limited. A *lane* is the writes of
+one namespace. If writes in one namespace are slow, only this lane waits. An *obstacle* is what a workload's writes wait
+for (``WaitReason``), with the namespace or scheduler that it concerns. The controller's loop asks for a slot before
+each workload's writes.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ LONGEST_ASKED_S: Final = 30.0  # that a server's own wish is heeded for
 
 
 class WaitReason(enum.Enum):
-    """Why a workload's writes must wait. If the wait is long, the reason that people see on the pod says so."""
+    """Why a workload's writes must wait. A pod that waits long shows the text."""
 
     SLOT = "Waiting until other pods are written, or until the pause that the API server requested is over."
     QUOTA = "Waiting to create the claim: other programs change the quota of this namespace too often."
@@ -79,7 +81,7 @@ class Slot:
         self.begin()
 
     def begin(self) -> None:
-        """Record that a write begins in the slot. Each write is timed by itself."""
+        """Record that a new write begins in the slot; measure how long it takes."""
         self._stop()
         loop = asyncio.get_running_loop()
         self.since = loop.time()
@@ -103,10 +105,11 @@ class Slot:
 
 
 class _Flow:
-    """A limit of how many workloads may be written at once.
+    """How many workloads may be written at once, and whether all writes pause.
 
-    A failure sets the limit to one, and each success raises it by one. A failure also pauses all writes, twice as long
-    for each failure in a row. If a write was in progress when the pause began and then fails, it does not count again.
+    After a failure the limit is one, and each success raises it by one, up to its usual value. A failure also pauses
+    all writes, twice as long for each failure in a row. If a write was in progress when the pause began and then fails,
+    it does not lengthen the next pause.
     """
 
     def __init__(self, *, longest_s: float) -> None:
@@ -134,10 +137,10 @@ class _Flow:
 
 
 class _Lane(_Flow):
-    """The lane of one namespace: how many of its workloads are being written, and how many of them slowly.
+    """The lane of one namespace: the number of its workloads that are being written.
 
-    Its own limit applies after the namespace's quota was busy: other programs changed the quota while a claim was
-    created.
+    It also counts how many of these are written slowly. Its own limit of workloads is lowered when the namespace's
+    quota was busy: other programs changed the quota while a claim was created.
     """
 
     def __init__(self) -> None:
@@ -203,9 +206,9 @@ class Lanes:
         return self._fast < self._server.most and not self.paused()
 
     def writable(self, key: Key, order: Order) -> bool:
-        """Return whether writes for a workload that create no claim may begin now.
+        """Return whether writes for a workload may begin now, if they create no claim.
 
-        If not, the workload is remembered, and ``next`` returns it later, as after ``obstacle``.
+        If not, the workload is remembered, and ``next`` returns its key later.
         """
         return self.obstacle(key, order, creates=False) is None
 
@@ -236,11 +239,11 @@ class Lanes:
         return obstacle[0]
 
     def next(self, head: Callable[[], Turn | None]) -> Key | None:
-        """Remove and return the first waiting workload whose writes may begin now; None if there is none.
+        """Remove and return the first waiting workload whose writes may begin now; else None.
 
         Args:
-            head: Returns the position of the first workload in the queue. A workload that waited for a quota, a
-                namespace or a scheduler continues only if its own position is before this one.
+            head: Returns the position of the first workload in the queue; None if the queue is empty. A workload that
+                waited for a quota, a namespace or a scheduler is returned only if its own position is before this one.
         """
         if not self._lots or not self.room():
             return None
@@ -289,9 +292,10 @@ class Lanes:
         return None
 
     def _full_line(self, namespace: str, schedulers: Iterable[Waits]) -> Line | None:
-        """Return the first of these schedulers that already has enough pods of a namespace.
+        """Return the line of the first of these schedulers for which enough pods already wait.
 
-        The result is the line: the pods that wait for one scheduler and are counted together. None if all have room.
+        A line is the pods that wait for one scheduler and are counted together. None if one more pod of the namespace
+        may wait for each of the schedulers.
         """
         now = asyncio.get_running_loop().time()
         lines = (self._pace.line(namespace, scheduler) for scheduler in schedulers)
@@ -308,7 +312,8 @@ class Lanes:
     def _over(self, cause: Obstacle, queue_head: Turn | None) -> bool:
         """Return whether the first workload that waits for an obstacle may write now.
 
-        True if the obstacle is gone, and the workload is not behind the first workload of the queue.
+        It may if the obstacle is gone, and no workload in the queue comes before it. A workload that waited only for a
+        free slot need not be before the queue's workloads.
 
         Args:
             cause: The obstacle.
@@ -328,7 +333,10 @@ class Lanes:
         return self._turn(key, order) < queue_head
 
     def _lot(self, cause: Obstacle) -> list[tuple[Order, Key]]:
-        """Return the workloads that wait for an obstacle, as a heap whose first entry is up to date."""
+        """Return the workloads that wait for an obstacle, as a heap.
+
+        Its first entry is up to date. Other entries can belong to workloads that no longer wait for this obstacle.
+        """
         lot = self._lots[cause]
         while not self._here(lot[0], cause):
             heapq.heappop(lot)
@@ -355,7 +363,7 @@ class Lanes:
         return Slot(self, namespace, on_slow)
 
     def slowed(self, namespace: str) -> None:
-        """Record that a write in a namespace takes long, so that its slot goes to another workload."""
+        """Record that a write in a namespace takes long; another workload may have its slot."""
         self._fast -= 1
         self._slow += 1
         self._lanes[namespace].slow += 1

@@ -1,6 +1,7 @@
 """Updates the parts of the cluster cache that change with a pod or a claim.
 
-The class ``Books`` has these parts; ``cluster_cache.Picture`` inherits from it.
+The class ``Books`` has these parts; ``cluster_cache.Picture`` inherits from it. To *look again* at a pod means that the
+controller decides its next step again. To *touch* a pod is to request this.
 """
 
 from __future__ import annotations
@@ -175,10 +176,10 @@ class Books:
         return self.accounts.of(key).holds if given is None else given
 
     def agents_gone(self, devices: Iterable[Device]) -> dict[str, frozenset[str]]:
-        """Return the nodes whose node agent is gone, each with the names of its devices.
+        """Return the nodes whose agent is gone, each with the names of its used devices.
 
         Args:
-            devices: Devices that claims use. Only these are in the result.
+            devices: Devices that claims use. Devices that are not among these are not in the result.
         """
         return gone_agents.gone(devices, has_slices=self.offered.has_slices, is_node=self.nodes.is_there)
 
@@ -287,23 +288,24 @@ class Books:
         return None if pool is None else pool.machine
 
     def _gpus_marked(self, node: str, _: bool) -> None:
-        """Ask for a new count of a node's free NICs, because its GPUs changed.
+        """Request a new count of a node's free NICs, because the node's GPUs changed.
 
-        ``Inventory.marked`` calls this with a second argument, which is ignored.
+        NICs are counted by their distance from GPUs. ``Inventory.marked`` calls this with a second argument, which is
+        ignored.
         """
         self.nics.counts.changed(node)
 
     def _freed(self, key: Key) -> None:
-        """Update the accounts of a claim whose devices were kept after its pod was lost.
+        """Update the accounts of a claim whose devices may not be kept any more.
 
-        The devices were kept for a new pod, and may be free now. If they are, waiting pods are woken. ``key`` names the
-        claim.
+        The devices were kept for a pod that replaces a lost pod. If they are free now, waiting pods are tried again.
+        ``key`` names the claim.
         """
         self._rehold(key)
         self._tell()
 
     def _tell(self) -> None:
-        """Record a change: increase the version, and wake waiting pods if something became free.
+        """Record a change: increase the version, and try waiting pods again if something became free.
 
         Most changes free nothing.
         """

@@ -61,9 +61,9 @@ class Picture(Books):
 
     @property
     def generation(self) -> int:
-        """Return the cache's generation, a number that changes with nodes, GPUs, or their use.
+        """Return a number that grows with each change of nodes, GPUs or their use.
 
-        A ``Snapshot`` compares the number to see that it is out of date.
+        A ``Snapshot`` compares it with the number at its creation to see that it is out of date.
         """
         return self.nodes.generation + self.inventory.generation
 
@@ -188,7 +188,7 @@ class Picture(Books):
         """End a new leader's check whether gang barriers work, and look at all gangs again.
 
         A gang barrier is a device that keeps a pod unbound until its whole gang can start. All gangs have waited for
-        this check. If it found nothing (``barrier`` is None), the leader works without gang barriers.
+        this check. If the check had no result (``barrier`` is None), the leader works without gang barriers.
         """
         if self.barrier is None:
             self.barrier = False
@@ -282,8 +282,8 @@ class Picture(Books):
     def correct_claim(self, key: Key, claim: ClaimRecord | None) -> None:
         """Replace a claim that the cache has only from our own write.
 
-        The garbage collector calls this with what the API server has now. Nothing happens if a reflector has shown the
-        claim since our write.
+        The garbage collector calls this with the claim that the API server has now. Nothing happens if a reflector has
+        shown the claim since our write.
 
         Args:
             key: The claim.

@@ -1,7 +1,10 @@
 """Snapshots: read-only views of the cluster cache, unchanged or with a hypothetical change.
 
-``placing`` decides on snapshots. Making a snapshot takes constant time. A derived snapshot, without some pods or nodes,
-costs only as much as it differs. Nothing here changes the cache.
+The folder ``placing`` decides on snapshots. Making a snapshot takes constant time. A snapshot that is derived from
+another one, such as without some pods or nodes, costs only as much as it differs. Nothing here changes the cache.
+
+A *row* is the index of a node in all arrays of nodes. A *fleet* is the allocator's arrays of the nodes and their free
+GPUs.
 """
 
 from __future__ import annotations
@@ -27,12 +30,10 @@ class StaleSnapshotError(RuntimeError):
 class Snapshot:
     """The cluster as the pods of one namespace can use it, valid until the cluster cache changes.
 
-    A row is the index of a node in all arrays of nodes.
-
     Attributes:
         namespace: The namespace; empty for a view of the whole cluster.
-        rows: The nodes that the snapshot includes, one bool for each row; None for all.
-        is_few: Whether the caller asks about only a few nodes. Then a refusal need not give reasons.
+        rows: The nodes that the snapshot includes, one bool for each row (a node's index); None for all.
+        is_few: Whether the caller asks about only a few nodes. Then the error for "no place" need not say why.
     """
 
     __slots__ = (
@@ -145,7 +146,7 @@ class Snapshot:
 
         Args:
             rows: The nodes, one bool for each row (the index of a node).
-            is_few: Whether the caller asks about only a few nodes. Then a refusal need not give reasons.
+            is_few: Whether the caller asks about only a few nodes. Then the error for "no place" need not say why.
         """
         if rows is None:
             return self

@@ -1,7 +1,8 @@
 """Conflicts between claims: whether other claims use the devices that a claim is pinned to.
 
-The controller pins a claim: the claim can be allocated only the devices that the controller chose. Devices of pods that
-are preempted for a claim are no conflict, because the claim waits until these pods end.
+The controller *pins* a claim: the claim can be allocated only the devices that the controller chose, its *pin*. To
+preempt a pod for a claim is to end the pod so that the claim gets its devices. These devices are no conflict, because
+the claim waits until the pod has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dradriver.cluster.records.records import ClaimRecord
 
 
 def rivals(picture: Picture, claim: ClaimRecord) -> bool:
-    """Return whether other claims were allocated devices that a claim is pinned to.
+    """Return whether devices that a claim is pinned to are allocated to other claims.
 
     Args:
         picture: The cluster cache.
@@ -51,7 +52,9 @@ def fits(picture: Picture, claim: ClaimRecord) -> bool:
 
 
 def overtaken(picture: Picture, claim: Key, placement: Placement) -> bool:
-    """Return whether claims that were made after a placement was decided conflict with it.
+    """Return whether other claims now use devices of a placement that was decided earlier.
+
+    Claims of pods that are preempted for this placement do not count.
 
     Args:
         picture: The cluster cache.
@@ -64,9 +67,9 @@ def overtaken(picture: Picture, claim: Key, placement: Placement) -> bool:
 
 
 def in_the_way(picture: Picture, claim: ClaimRecord) -> tuple[Pod, ...]:
-    """Return the pods that must end for a claim (preempted pods) and have not ended.
+    """Return the pods that still have to end before a claim gets its devices.
 
-    ``picture`` is the cluster cache.
+    These are the pods that are preempted for the claim. Empty if there are none. ``picture`` is the cluster cache.
     """
     return () if claim.preempts is None else living(picture, claim.preempts)
 
@@ -100,7 +103,7 @@ def _crowded(
 
 
 def _gives_way(claim: ClaimRecord, preempts: Preempts | None) -> bool:
-    """Return whether a claim belongs to a preempted pod. Then its devices become free.
+    """Return whether a claim belongs to a preempted pod, so that its devices become free.
 
     ``preempts`` lists the preempted pods; None if no pod is preempted.
     """

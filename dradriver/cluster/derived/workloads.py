@@ -124,7 +124,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def made_at(self) -> float:
-        """Return when the workload's first pod was created, seconds since the epoch; 0 if that is unknown."""
+        """Return when the workload's oldest pod was created, seconds since the epoch; 0 if unknown."""
         return min([seconds(member.pod.metadata.creation_timestamp) or 0.0 for member in self.pods])
 
     @property

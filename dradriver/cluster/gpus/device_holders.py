@@ -57,10 +57,10 @@ class Holds:
         return devices | self._devices.pop(claim, {}).keys()
 
     def sound(self, claim: Key) -> bool:
-        """Return whether the records of a claim's devices agree with each other.
+        """Return whether both records of a claim's devices agree.
 
-        Each device of the claim must list the claim as a user with the same fraction. The audit of the cluster cache
-        asks this.
+        One record has the devices of each claim, the other has the claims of each device, with the fractions. The audit
+        of the cluster cache asks this.
         """
         return all(self._holders.get(d, {}).get(claim, ...) == a for d, a in self._devices.get(claim, {}).items())
 

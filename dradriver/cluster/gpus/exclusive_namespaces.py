@@ -1,6 +1,7 @@
-"""Numbers for the namespaces with fractions of exclusive GPUs, which the allocator compares.
+"""Numbers for namespaces, by which the allocator tells who may use an exclusive GPU.
 
-An exclusive GPU is divided for one namespace at a time.
+An exclusive GPU has fractions of only one namespace at a time. The allocator's arrays cannot contain names, so each
+namespace with fractions of such a GPU gets a number.
 """
 
 from __future__ import annotations
@@ -55,17 +56,17 @@ class ExclusiveNamespaces:
         return self.tenants(gpus)
 
     def tenants(self, gpus: Mapping[int, Set[str]]) -> tuple[tuple[int, int], ...]:
-        """Return the namespace number of each exclusive GPU in use, as sorted pairs.
+        """Return the exclusive GPUs that have fractions in use, each with its namespace's number.
 
-        Each pair has the GPU number and the number of its namespace, or ``SEVERAL`` if several namespaces have
-        fractions. ``gpus`` has the namespaces of each GPU, by GPU number.
+        They are sorted pairs of the GPU number and the namespace number. The namespace number is ``SEVERAL`` if several
+        namespaces have fractions of the GPU. ``gpus`` has the namespaces of each GPU, by GPU number.
         """
         return tuple((gpu, self._tenant(own)) for gpu, own in sorted(gpus.items()) if own)
 
     def number(self, namespace: str) -> int:
-        """Return the number of a namespace with fractions of exclusive GPUs; 0 without any.
+        """Return a namespace's number; 0 if it has no fractions of exclusive GPUs.
 
-        An exclusive GPU is divided for one namespace at a time.
+        An exclusive GPU has fractions of only one namespace at a time.
         """
         return self._numbers.get(namespace, 0)
 

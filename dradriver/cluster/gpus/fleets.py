@@ -1,4 +1,8 @@
-"""The fleets that the allocator searches: all GPUs, the GPUs of one tenant, and copies without some claims."""
+"""The fleets that the allocator searches: all GPUs, the GPUs of one tenant, and copies without some claims.
+
+A *fleet* is the allocator's arrays of nodes and their free GPUs. It is *up to date* if it shows all known changes of
+GPUs and claims. A *partition* is the GPUs that the policies file gives to one tenant.
+"""
 
 from __future__ import annotations
 
@@ -116,10 +120,10 @@ class Fleets:
         return view
 
     def _bring(self, view: View, late: Callable[[], bool]) -> bool:
-        """Bring one tenant's fleet (arrays of GPUs) up to date, until ``late`` returns True.
+        """Bring one tenant's fleet up to date, node by node, until ``late`` returns True.
 
-        ``view`` has the tenant's fleet. One node after another is updated. The fleet of the whole cluster must be up to
-        date before.
+        ``view`` has the tenant's fleet. ``late`` says that the caller has no more time. The fleet of the whole cluster
+        must be up to date before.
 
         Returns:
             Whether nodes remain that are not up to date.
@@ -224,14 +228,14 @@ class Fleets:
         return left if mine is None else left.among(mine)
 
     def alone_with(self, claims: Set[Key], devices: Collection[Device]) -> Fleet:
-        """Return the fleet with only some GPUs on one node, and without some claims.
+        """Return a copy of the fleet in which one node offers only some GPUs.
 
-        The controller searches it to see which of these GPUs a pod would get. All other nodes are unchanged. The caller
-        must not change the result or pass it on.
+        The controller searches this copy to see which of these GPUs a pod would get. All other nodes are unchanged. The
+        caller must not change the copy or pass it on.
 
         Args:
             claims: The claims that count as gone.
-            devices: The GPUs that the node keeps, all of one node.
+            devices: The GPUs that the node still offers, all of one node.
         """
         fleet, inventory = self._inventory.fleet, self._inventory
         (name,) = {node for node, _ in devices}

@@ -16,10 +16,11 @@ from dradriver.cluster.records.records import ClaimRecord, claim_record
 
 
 def held(claim: ClaimRecord) -> tuple[Device, ...]:
-    """Return the allocated devices of a claim on nodes that had an agent of this driver.
+    """Return a claim's allocated devices for which this driver's node agents are responsible.
 
-    Devices of this driver come from its own agent. Devices of another driver count only if our controller chose them,
-    because that driver may serve nodes that never had our agent. A claim without an allocation has none.
+    If this driver allocates devices, these are all devices of the claim. If another driver allocates them, only devices
+    that our controller chose count: that driver may serve nodes that never had our agent. Empty for a claim without an
+    allocation.
     """
     if not claim.devices:
         return ()

@@ -24,14 +24,15 @@ _SLICES: Final = 8  # memory slices of a GPU whose profiles nobody knows
 
 
 def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kind, float]]:
-    """Return the GPUs that a usage counts as: product, kind of usage, and number of GPUs.
+    """Return how many GPUs each used fraction of a device counts as.
 
-    A MIG slice with a quarter of the memory slices is ``[("NVIDIA H200", "slice", 0.25)]``, for example. A share counts
-    as the larger of its fractions of compute and memory. A MIG slice counts as its fraction of the memory slices, even
-    if the slice is a device of its own. No other claim can use that fraction of the GPU.
+    The result has, for each fraction, the product, the kind of fraction and the number of GPUs. For example, a MIG
+    slice with a quarter of the memory slices is ``[("NVIDIA H200", "slice", 0.25)]``. A share counts as the larger of
+    its fractions of compute and memory. A MIG slice counts as its fraction of the GPU's memory slices, even if the
+    slice is a device of its own: no other claim can use that fraction of the GPU.
 
     Args:
-        pool: The node's pool; None if its slices are not known. Then the product is unknown, too.
+        pool: The node's pool; None if its slices are not known. Then the product is an empty text.
         device: The device's name.
         usage: The fractions that are used of the device; None for all of it.
     """

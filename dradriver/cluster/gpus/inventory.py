@@ -1,7 +1,8 @@
 """Keeps the GPUs of every node, the claims that use them, and what is free.
 
-The cluster cache updates the inventory. What is free is kept in the allocator's arrays (a fleet). ``Fleets`` derives
-the tenants' fleets from them.
+The cluster cache updates the inventory. What is free is kept in the allocator's arrays, which are called a *fleet*.
+``Fleets`` derives the tenants' fleets from them. A *pool* is all ResourceSlices of a node, and has the node's name. A
+*pin* is the devices that the controller chose for a claim.
 """
 
 from __future__ import annotations
@@ -305,9 +306,9 @@ class Inventory:
         return self.reserved.left(name, pool, left, whose=whose, held=held)
 
     def set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:
-        """Set in a fleet (the allocator's arrays) what is left of a node's GPUs.
+        """Write into a fleet (the allocator's arrays) what is left of a node's GPUs.
 
-        The fleet must contain the node. ``name`` is the node's.
+        The fleet must contain the node. ``name`` is the node's, ``left`` what is left.
         """
         offer = left.offer
         if left.tenants:
@@ -425,7 +426,7 @@ class Inventory:
     def lacks(self) -> frozenset[str]:
         """Return the features of ResourceSlices that the API server does not support.
 
-        Node agents write into their slices which fields the API server dropped.
+        Empty if it supports all. Node agents write into their slices which fields the API server dropped.
         """
         return frozenset(+self._lacks)
 

@@ -176,7 +176,7 @@ class JoinedSlices:
         return None if profile is None else MigSlice(profile.name, int(mig[3]), profile.size)
 
     def forget(self, key: Key) -> None:
-        """Forget the devices of a claim that is gone or has no allocation any more.
+        """Forget which GPUs a claim's device names meant, because its allocation is gone.
 
         ``key`` is the claim's namespace and name.
         """

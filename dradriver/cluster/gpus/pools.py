@@ -114,16 +114,19 @@ def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:
 
 
 def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mapping[Key, Usage]:
-    """Return the allocations of a GPU, with doubtful MIG slices counted as the whole GPU (None).
+    """Return the usages of a GPU by claim; a doubtful MIG slice counts as the whole GPU.
 
-    The place of a MIG slice is read from the claim's status. Others can write this status, so the place may be wrong.
-    The scheduler counts the sizes of MIG slices itself, and never places a claim for which its count leaves no room. So
-    a claim whose slice is not one of the GPU's profiles counts as the whole GPU.
+    A usage of the whole GPU is None. The place of a MIG slice is read from the claim's status. Others can write this
+    status, so the place may be wrong. A MIG slice is doubtful if it is not one that the GPU's profiles allow. It counts
+    as the whole GPU, so no other claim is placed next to it.
+
+    The scheduler does not use these places. It counts the sizes of MIG slices itself, and never allocates more than a
+    GPU has.
 
     Args:
         machine: The node's machine.
         device: The name of the GPU's device.
-        held: The allocations by claim.
+        held: The usage of the GPU by each claim.
     """
     # ``compute`` is the number of compute slices that the scheduler counted. Only a MIG slice that was read from a
     # claim's status has it. It is 0 if the place comes from the claim's pin, or if the MIG slice is a device of its
@@ -143,9 +146,9 @@ def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mappin
     }
 
     def is_possible(fraction: Amount | MigSlice) -> bool:
-        """Return whether a fraction is a MIG slice that the GPU can have.
+        """Return whether a fraction is a MIG slice that the GPU's profiles allow.
 
-        A share is not possible next to a MIG slice.
+        False for a share, because a GPU with MIG slices has no shares.
         """
         if not isinstance(fraction, MigSlice):
             return False

@@ -162,10 +162,10 @@ class Tabulator(AtOnce):
             self._end()
 
     def next_node(self, now: float) -> str | None:
-        """Return the node for whose machine tables are made next; None without one.
+        """Return the node for whose machine tables are made next; None if no node is due.
 
-        The node waits for tables, and its pause after the last table is over. ``now`` is this object's clock, in
-        seconds.
+        A node is due if it waits for tables, and its pause after its last table is over. ``now`` is this object's
+        clock, in seconds.
         """
         for node in [node for node, turns in self._turns.items() if now - turns.last > CALM_S]:
             del self._turns[node]

@@ -134,7 +134,8 @@ class Views:
 
         Args:
             node: The node.
-            anew: Whether the node's GPUs, or the tenants that may use them, may have changed.
+            anew: If True, the node's GPUs, or the tenants that may use them, may have changed: the node is marked in
+                all fleets. If False, it is marked only for the tenants that can use its GPUs.
         """
         known = None if anew else self._divided.get(node)
         for view in self._views.values():
@@ -150,10 +151,10 @@ class Views:
         return self._division(name, pool).open.get(whose, frozenset())
 
     def moved(self, name: str, pool: Pool | None) -> bool:
-        """Return whether a change of a node's labels has given its GPUs to other tenants.
+        """Return whether a node's GPUs belong to other tenants since its labels changed.
 
-        ``pool`` has the node's GPUs. The result is False if it is None, or if the node was not divided among tenants
-        before.
+        ``pool`` has the node's GPUs. The result is False if it is None, or if it was not known before which tenants may
+        use the node's GPUs.
         """
         known = self._divided.get(name)
         return pool is not None and known is not None and self._division(name, pool).open != known[2].open
@@ -163,7 +164,7 @@ class Views:
         self._divided.pop(name, None)
 
     def anew(self, name: str, pool: Pool) -> Division:
-        """Return which tenants may use which of a node's GPUs, computed again.
+        """Compute again which tenants may use which of a node's GPUs, and return it.
 
         ``pool`` has the node's GPUs.
         """

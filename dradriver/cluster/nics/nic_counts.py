@@ -1,7 +1,8 @@
 """How many free NICs each node has for a request.
 
 NICs are counted only on nodes where the pod may go, and again only on nodes whose NICs changed. ``Nics`` owns the
-counts.
+counts. The *request* of a pod consists of *NIC requests*, each for a number of NICs, and of *constraints*: attributes
+whose value several devices must have in common. A *row* is the index of a node in all arrays of nodes.
 """
 
 from __future__ import annotations
@@ -92,15 +93,15 @@ class Judge:
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """Requests of a pod for NICs that the same NICs match. They are counted together.
+    """NIC requests of a pod for which the same NICs are suitable. They are counted together.
 
     Attributes:
         driver: The driver of the NICs.
         terms: The conditions on the attributes of each NIC.
         tolerations: The taints that a NIC may have.
         ties: Attributes whose value a NIC must have in common with a GPU.
-        alike: Attributes whose value it must have in common with other NICs, each with the position of its constraint
-            in the pod's request.
+        alike: Attributes whose value a NIC must have in common with other NICs. Each comes with the position of its
+            constraint in the pod's request.
         count: The number of NICs requested.
     """
 
@@ -116,7 +117,7 @@ class _Known:
     """The counts of NICs for one request, as arrays by row (a node's index).
 
     Attributes:
-        counts: The number of NICs of each node; 0 if it has too few.
+        counts: The number of suitable free NICs of each node; 0 if the node has too few for the request.
         stale: Which nodes must be counted again.
         seen: The value of ``Counts.clock`` when ``stale`` was last updated.
     """
@@ -132,7 +133,7 @@ class Counts:
 
     Attributes:
         clock: A counter that grows with every change of a node's NICs.
-        short: Nodes where a search found too few NICs, given the GPUs that are free there.
+        short: Nodes where a search found too few NICs for the GPUs that are free there. The next search skips them.
     """
 
     def __init__(self, nodes: NodeTable, source: Source) -> None:
@@ -173,14 +174,14 @@ class Counts:
         return found
 
     def looked(self, ask: NicAsk, node: str, *, ended: bool) -> None:
-        """Record that the NICs of a node were searched for a request.
+        """Record whether the NIC search on a node for a request was complete.
 
         ``has_ended`` reads the record, for the message of a waiting pod.
 
         Args:
             ask: The request.
             node: The node.
-            ended: Whether the search stopped early: it reached its limit of work before it had found anything.
+            ended: Whether the search was not complete: it reached its limit of work before it had found anything.
         """
         nodes = self._ended.get(ask)
         if nodes is not None:
@@ -190,9 +191,9 @@ class Counts:
             _bound(self._ended, _MOST_ENDED, self._random)
 
     def has_ended(self, ask: NicAsk) -> bool:
-        """Return whether the NIC search for a request stopped early on some node.
+        """Return whether the NIC search for a request was incomplete on some node.
 
-        Such a node may still have enough NICs, and the message of a waiting pod says so. Nodes whose NICs have changed
+        This node may still have enough NICs, and the message of a waiting pod says so. Nodes whose NICs have changed
         since do not count. ``ask`` has the NIC requests of a pod.
         """
         rows = {node: self._nodes.find(node) for node in self._ended.get(ask, ())}
@@ -200,24 +201,24 @@ class Counts:
         return any(row is not None and changes[row] <= self._ended[ask][node] for node, row in rows.items())
 
     def since(self, clocks: Ints) -> Bools:
-        """Return the nodes whose NICs changed since a past value of ``clock``: (rows,).
+        """Return the nodes whose NICs changed after a past value of ``clock``: (rows,).
 
-        A result about a node that is older than this change must be computed again. ``clocks`` has the past value for
-        each node.
+        A caller that remembers a result for a node with the value of ``clock`` computes the result again if this is
+        True. ``clocks`` has the past value for each node.
         """
         found: Bools = self._changes() > clocks
         return found
 
     def of(self, ask: NicAsk, fit: Bools, *, counts_all: bool = False) -> Ints:
-        """Return how many free NICs each node has for the requests; 0 if too few.
+        """Return how many free NICs each node has for a pod's NIC requests; 0 if too few.
 
-        The shape is (rows,); a row is the index of a node. If NICs must be near GPUs, or share an attribute with GPUs,
-        a NIC counts if this is true for any GPU of its node.
+        The shape is (rows,); a row is the index of a node. The request can require that NICs are near GPUs, or have an
+        attribute in common with GPUs. Then a NIC counts if this is true for any GPU of its node.
 
         Args:
             ask: The NIC requests of a pod.
-            fit: The nodes to count on, one bool for each row. All others get 0.
-            counts_all: Whether to count all NICs; else counting stops when there are enough.
+            fit: The nodes to count on, one bool for each row. The result is 0 for all other nodes.
+            counts_all: Whether to count all suitable NICs. If False, counting on a node stops when there are enough.
         """
         key = _wish(ask, counts_all)
         known = self._known.get(key)
@@ -240,14 +241,15 @@ class Counts:
     def _count_rows(self, ask: NicAsk, due: Ints, known: _Known, *, counts_all: bool) -> None:
         """Count NICs on some nodes, at least on one, until ``_MOST_READ`` NICs have been read.
 
-        Without this limit, one request could stop the controller for long. The nodes that are left get 0, and are
-        counted at a later call. ``looked`` records the first of them, so that the next call continues there.
+        Without this limit, one request could stop the controller for long. The nodes that are not counted get 0 for
+        now, and a later call counts them. The first of them is recorded with ``looked``, so that the pod's message says
+        that the search was not complete.
 
         Args:
             ask: The NIC requests of a pod.
             due: The nodes, as indices in all arrays of nodes (rows).
             known: The object that the counts are written to.
-            counts_all: Whether to count all NICs; else counting stops when there are enough.
+            counts_all: Whether to count all suitable NICs. If False, counting on a node stops when there are enough.
         """
         kinds = self._kinds(ask)
         judge = Judge([(kind.driver, kind.terms, kind.tolerations) for kind in kinds])
@@ -312,7 +314,7 @@ class Counts:
 
 
 class _InCommon:
-    """Counts NICs of a node that must share an attribute, by its value.
+    """Counts a node's NICs by their value of an attribute that they must share.
 
     Attributes:
         enough: Whether as many NICs as requested have the same value.
@@ -389,10 +391,10 @@ class Short:
 
 
 def _bound(known: dict[_Of, _What], most: int, own: random.Random) -> None:
-    """Remove a random old entry from a table of more than ``most`` entries.
+    """Remove a random entry from the table ``known`` if it has more than ``most`` entries.
 
-    ``known`` is the table. ``own`` makes the random choice, which never takes the newest entry. The least recently used
-    entry would be a bad choice: waiting pods ask in turn, so each would be removed just before its next use.
+    ``own`` makes the random choice. The newest entry is never removed. The least recently used entry would be a bad
+    choice: waiting pods ask in turn, so each entry would be removed just before its next use.
     """
     if len(known) > most:
         del known[own.choice([*known][:-1])]
@@ -414,9 +416,11 @@ def _ties(ask: NicAsk, request: NicRequest) -> tuple[str, ...]:
 
 
 def _alike(ask: NicAsk, request: NicRequest) -> tuple[tuple[str, int], ...]:
-    """Return the attributes that NICs of a request must share with each other, but not with GPUs.
+    """Return the attributes that NICs must have in common only with other NICs.
 
-    Each comes with the position of its constraint in ``ask.alike``, the constraints of the pod's request.
+    ``request`` is the request for these NICs. Attributes that they must have in common with GPUs, too, are left out
+    (``_ties``). Each attribute comes with the position of its constraint in ``ask.alike``, the constraints of the pod's
+    request.
     """
     own = {one.name for one in ask.requests}
     every = enumerate(ask.alike)
@@ -424,10 +428,10 @@ def _alike(ask: NicAsk, request: NicRequest) -> tuple[tuple[str, int], ...]:
 
 
 def _wish(ask: NicAsk, every: bool) -> _Wish:
-    """Return the key by which equal NIC requests share their counts.
+    """Return the key of a pod's NIC requests in the table of counts.
 
-    ``ask`` has the requests. The names of requests are not part of the key. ``every`` says whether all NICs are
-    counted, or only as many as requested.
+    Requests that differ only in the names of their parts have the same key, so they share their counts. ``ask`` has the
+    requests. ``every`` says whether all suitable NICs are counted, or only as many as requested.
     """
     requests = sorted(
         (one.device_class, one.driver, one.count, one.selectors, one.tolerations, _ties(ask, one), _alike(ask, one))

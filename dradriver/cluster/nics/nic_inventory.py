@@ -135,7 +135,7 @@ class Nics:
         return msgspec.structs.replace(nic, taints=(*nic.taints, *(rule.taint for rule in rules))) if rules else nic
 
     def _show(self, pool: tuple[str, str], nodes: Iterable[str]) -> None:
-        """Record the places (node and PCI address) of a pool's NICs on these nodes.
+        """Record, for a pool's NICs on some nodes, their places: node and PCI address.
 
         A place identifies a NIC even if two drivers publish it.
         """
@@ -238,9 +238,10 @@ class Nics:
         return self.of_claim.get(claim, frozenset())
 
     def sound(self, claim: Key) -> bool:
-        """Return whether a claim's NICs agree with the users that are recorded for each of these NICs.
+        """Return whether the records of a claim's NICs agree.
 
-        NICs whose place (node and PCI address) is not known are not compared. The audit of the cluster cache asks this.
+        Each NIC of the claim must have the claim among its users. NICs whose place (node and PCI address) is not known
+        are not compared. The audit of the cluster cache asks this.
         """
         held = self.of_claim.get(claim, frozenset())
         known_places = frozenset(map(self._where, held)) - {None}

@@ -140,10 +140,11 @@ class Capacity:
         return left
 
     def lacking(self, rows: Bools, amounts: tuple[tuple[str, int], ...], freed: Freed) -> list[str]:
-        """Return the resources of which rows have too little; for each row only the first.
+        """Return the resources of which some nodes have too little.
 
-        ``amounts`` are the amounts that are needed, by resource. ``freed`` has, by row, the node's name and the amounts
-        in use that count as free.
+        If a node has too little of several resources, only the first counts. ``rows`` are the nodes. ``amounts`` are
+        the amounts that are needed, by resource. ``freed`` has, by row, the node's name and the amounts in use that
+        count as free.
         """
         resources = []
         rows = rows.copy()
@@ -154,9 +155,10 @@ class Capacity:
         return resources
 
     def _more(self, resource: str, freed: Freed) -> Iterator[tuple[int, int]]:
-        """Yield the rows on which some used amount of a resource counts as free.
+        """Yield the nodes on which some used amount of a resource counts as free.
 
-        Each row comes with the amount that still counts as in use. ``freed`` is as for ``fitting``.
+        The result has the rows of the nodes. Each row comes with the used amount that remains. ``freed`` has, by row,
+        the node's name and the amounts in use that count as free.
         """
         for row, (name, amounts) in freed.items():
             if amount := amounts.get(resource, 0):

@@ -32,9 +32,9 @@ _TAKEN, _FREE = 1, 2  # channels
 
 
 class _Known(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a node that matter here.
+    """The fields of a node that matter to the node table.
 
-    If they are equal, an update of the node can be ignored. It is, for example, a heartbeat of the kubelet.
+    If an update of the node leaves these fields equal, it is ignored. An example is a heartbeat of the kubelet.
     """
 
     labels: Mapping[str, str]
@@ -324,7 +324,7 @@ class NodeTable:
         return True
 
     def helped_on(self, rows: Bools) -> None:
-        """Record that pods may fit now on some nodes. Waiting pods are tried again.
+        """Record that more pods may fit on some nodes, so that waiting pods are tried there.
 
         ``rows`` are the nodes, one bool for each row (a node's index).
         """

@@ -81,7 +81,7 @@ def request_of(pod: Pod) -> Amounts:
 
 
 class Told(Protocol):
-    """A condition in a pod's status, such as ``PodResizePending``, with its type and reason."""
+    """A condition in a pod's status, such as ``PodResizePending``: its type and its reason."""
 
     @property
     def type(self) -> str:

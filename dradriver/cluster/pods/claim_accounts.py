@@ -1,8 +1,8 @@
 """Records the state of each claim, its devices, and the node of its pods.
 
 On that node the CPU and other resources of the pods are counted. There are three sources: the reflector, the API
-server's answers to our own writes, and the claims that the controller is about to create. An older state never replaces
-a newer one.
+server's answers to our own writes, and the *intended* claims, which the controller is about to create. An older state
+never replaces a newer one.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Accounts:
         return [self.claims[key] for key in self._preempting]
 
     def ahead(self, claim: Key) -> bool:
-        """Return whether our own write of a claim is newer than the reflector's state."""
+        """Return whether our own write of a claim is newer than the reflector's state of it."""
         return claim in self.assumed or claim in self._answered
 
     # What we write.
@@ -220,10 +220,10 @@ class Accounts:
     def answered(self, claim: ClaimRecord) -> ClaimRecord | None:
         """Record a claim that the API server returned after our own write.
 
-        The caller must then call ``put`` with the result. Only this adds the claim to ``claims``.
+        The caller must then call ``put`` with the result: only ``put`` changes ``claims``.
 
         Returns:
-            The newest known state of the claim; None if it is gone.
+            The newest known state of the claim, which can be newer than the argument; None if the claim is gone.
         """
         self._intended.pop(claim.key, None)
         if claim.uid in self._ended:
@@ -253,10 +253,10 @@ class Accounts:
     # What the reflector shows.
 
     def shows(self, change: Change[ClaimRecord]) -> bool:
-        """Record that the reflector shows a changed claim.
+        """Record that the reflector shows a changed claim; return whether to count this state.
 
         Returns:
-            Whether this state is newer than our own writes, so that it must be counted.
+            False if the state is older than our own writes. The caller then ignores it.
         """
         key, new = change.key, change.new
         # Somebody else's that has a set's name is kept only while it has devices: it may be there still.
@@ -282,7 +282,7 @@ class Accounts:
         """Replace a claim's newest state by ``new``; None removes the claim.
 
         Returns:
-            The former state.
+            The claim's state before; None if it was not known.
         """
         old = self.claims.pop(claim, None)
         self._preempting.discard(claim)

@@ -92,12 +92,11 @@ class ClaimUsers:
         return () if (pod := self._owners.get(claim)) is None else (pod,)
 
     def concerned(self, old: ClaimRecord, new: ClaimRecord) -> Collection[Key]:
-        """Return the pods that a claim's change from ``old`` to ``new`` concerns.
+        """Return the pods that the controller must look at again after a claim's change.
 
-        Hundreds of pods can share a claim, and the claim changes whenever one of them is added to its owners. Such a
-        change concerns only the pods that were added or removed.
-
-        The controller must look at these pods again.
+        ``old`` and ``new`` are the claim's states. Hundreds of pods can share a claim, and the claim changes whenever
+        one of them is added to its owners. For a change of the owners alone, only the pods that were added or removed
+        are returned. For any other change, all pods of the claim are returned.
         """
         if not is_set(new.key) or _state(old) != _state(new):
             return self.of(new.key)

@@ -133,10 +133,11 @@ def _add(counts: Counter[K], key: K, by: int) -> None:
 
 
 def _needles(chosen: Iterable[Chosen]) -> list[str]:
-    """Return texts that the labels of every selected pod contain.
+    """Return texts that occur in the labels of every pod that the selectors select.
 
-    ``chosen`` has the selectors. Labels are stored as one text, in which these texts are searched for first. Values
-    come first, because they differ most.
+    They speed up the search for these pods. The labels of a pod are stored as one text. A pod whose text lacks one of
+    these texts is not selected, and need not be parsed. Label values come first, because they differ most. ``chosen``
+    has the selectors.
     """
     expressions = [expression for each in chosen for expression in each.expressions]
     values = [values[0] for _, operator, values in expressions if operator == "In" and len(values) == 1]

@@ -206,10 +206,9 @@ class Gangs:
         return len({(one.maker, one.rank) for one in pods.values() if one.maker in makers and one.failures >= retries})
 
     def said(self, gang: Key) -> Membership:
-        """Return what one pod says about its gang: its annotations count for the gang.
+        """Return the membership whose annotations count for a whole gang.
 
-        All pods of a gang should have the same gang annotations. If they differ, those of the first pod that has any
-        count.
+        All pods of a gang should have the same gang annotations. If they differ, those of the first pod with any count.
         """
         memberships = [self._of[pod] for pod in self.pods(gang)]
         return next((membership for membership in memberships if membership.wants is not None), memberships[0])

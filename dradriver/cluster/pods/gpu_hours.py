@@ -95,14 +95,14 @@ class GpuHours:
     ) -> None:
         """Count the GPU-seconds of a time span in its first and last hour.
 
-        The whole hours between them are appended to ``gaps``.
+        The hours between them, which the span covers completely, are appended to ``gaps`` and not counted here.
 
         Args:
             since: Start of the span, seconds since the epoch.
             now: End of the span, seconds since the epoch.
             gpus: The number of GPUs, by bucket.
             pod: The name of the pod that used them; empty if it is unknown.
-            gaps: Gets the whole hours. The caller must add them with ``fill``.
+            gaps: The list to which the hours between are appended. The caller must add them with ``fill``.
             idle: Whether this is idle time. The same time must also be added once without ``idle``.
         """
         first, last = int(since // HOUR_S), int(now // HOUR_S)

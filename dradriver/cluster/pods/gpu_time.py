@@ -52,13 +52,13 @@ class _Hold(msgspec.Struct):
 
     Attributes:
         holds: The devices, with the fraction of each.
-        given: Whether the scheduler allocated them; else they are a tentative placement.
+        given: Whether the scheduler allocated them. If False, they are a tentative placement.
         gpus: The number of GPUs that they count as, by bucket (namespace, owner, product and kind).
         since: The time up to which the claim's GPU time is already counted, seconds since the epoch.
         who: The owner and pod that the time is charged to.
         idle_until: The time up to which its idle time is already counted, seconds since the epoch.
-        sure: Whether ``gpus`` and ``who`` are final. They are computed a second time some time after the claim was
-            first seen: only then may the slices of its nodes, and its pod, be known.
+        sure: Whether ``gpus`` and ``who`` are final. When the claim is first seen, its pod or the slices of its nodes
+            may not be known yet. So both values are computed again some time later.
     """
 
     holds: Mapping[Device, Usage]
@@ -383,14 +383,16 @@ class GpuTime:
     def _settle(self, hold: _Hold, now: float, gaps: list[Gap]) -> None:
         """Add a claim's GPU time since it was counted last. Whole hours are appended to ``gaps``.
 
-        If the clock went back, nothing is added until it has caught up. A jump ahead adds at most as many days as GPU
-        time is kept for. An agent reports some minutes late that a claim is idle. These minutes are added as idle time,
-        but only as far back as this replica has counted the claim itself.
+        If the clock went back, nothing is added until it has caught up. If the clock jumped ahead, at most as many days
+        are added as GPU time is kept for.
+
+        A node agent reports some minutes late that a claim is idle. These minutes are then added as idle time, but only
+        as far as this replica itself has counted the claim's time.
 
         Args:
             hold: The claim's devices, with the time up to which they are counted.
             now: The present time, seconds since the epoch.
-            gaps: Gets the whole hours, which the caller must add.
+            gaps: The list to which whole hours are appended. The caller must add them.
         """
         if now < hold.since <= now + _LONGEST_S:
             return

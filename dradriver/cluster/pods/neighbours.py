@@ -155,7 +155,10 @@ class Neighbours:
         return mask & fit
 
     def anchors(self, pod: Pod) -> bool:
-        """Return whether some other pod's affinity requires this pod, or one like it, nearby."""
+        """Return whether some other pod's affinity selects this pod.
+
+        That pod must be in the same domain, such as a zone, as this pod or an equal one.
+        """
         if not self._together:
             return False
         namespace, labels = pod.metadata.namespace, pod.metadata.labels
@@ -164,9 +167,9 @@ class Neighbours:
     def anchored(self, pod: Pod, node: str) -> Bools:
         """Return the nodes to which a pod can move without losing its followers.
 
-        The result has one bool for each row (a node's index). Followers are pods whose affinity requires this pod. They
-        are already narrowed to the domain (such as a zone) of its tentative placement, so the pod must stay in the
-        domain.
+        A follower is a pod whose affinity selects this pod. It is already narrowed to the domain (such as a zone) of
+        the pod's tentative placement, so the pod must stay in this domain. ``node`` is the node of that placement. The
+        result has one bool for each row (a node's index).
         """
         namespace, labels = pod.metadata.namespace, pod.metadata.labels
         mask = ~self._nodes.named(())
@@ -247,11 +250,13 @@ class Neighbours:
             yield SAME_KIND, self._nodes.labelled(spread.place, places)
 
     def _together_on(self, pod: Key, rules: Rules, gone: Set[Key]) -> Bools:
-        """Return the nodes that a pod's affinity allows: (rows,).
+        """Return the nodes that a pod's required affinity allows: (rows,).
 
-        Another pod counts if all affinity terms in ``rules`` select it, and it is not in ``gone``. If no pod counts,
-        and the terms select the pod itself, all nodes with the terms' labels are allowed. kube-scheduler does the same
-        (``satisfyPodAffinity`` of interpodaffinity/filtering.go, Kubernetes 1.35).
+        Another pod counts if all affinity terms in ``rules`` select it, and it is not in ``gone``. A node is allowed
+        if, for each term, its domain has a pod that counts.
+
+        If no pod counts, and the terms select the pod itself, all nodes with the terms' labels are allowed.
+        kube-scheduler does the same (``satisfyPodAffinity`` of interpodaffinity/filtering.go, Kubernetes 1.35).
         """
         mask = ~self._nodes.named(())
         for term in rules.together:

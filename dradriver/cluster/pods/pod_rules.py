@@ -179,7 +179,7 @@ def has_unknown_namespaces(pod: Pod) -> bool:
 def chosen_by(
     selector: LabelSelector | None, namespaces: frozenset[str] | None, more: Iterable[NodeRequirement] = ()
 ) -> Chosen | None:
-    """Return a label selector of some namespaces as a selector of pods; None without one.
+    """Return a label selector of some namespaces as a selector of pods; None without a selector.
 
     Args:
         selector: The label selector; None selects no pods.

@@ -13,11 +13,16 @@ from dradriver.kube.reflector import Change
 
 
 def is_truth(change: Change[Any], answered_at: float | None) -> bool:
-    """Return whether a reflector's change counts, even if its resource version is low.
+    """Return whether a reflector's change counts even if its resource version is low.
 
-    It counts if the reflector began to read after ``answered_at``, the API server's last answer to our own write (None
-    without one). Then a lower version is no sign of an old state: the API server's store may have been restored from a
-    backup, which sets all versions back.
+    Args:
+        change: The change.
+        answered_at: When the API server last answered our own write of the object, by the event loop's clock; None if
+            it never did.
+
+    Returns:
+        True if the reflector is known to have begun to read after ``answered_at``. Then a lower version does not mean
+            an older state: the API server's store may have been restored from a backup, which sets all versions back.
     """
     return change.read_at is not None and (answered_at is None or answered_at < change.read_at)
 
@@ -25,8 +30,8 @@ def is_truth(change: Change[Any], answered_at: float | None) -> bool:
 def outdated(one: ClaimRecord, other: ClaimRecord) -> bool:
     """Return whether ``one`` is an older state of a claim than ``other``.
 
-    If only ``other`` is being deleted, ``one`` is older even with the same version: the controller marks ``other``
-    itself when it deletes the claim.
+    With equal versions, ``one`` is older if only ``other`` is being deleted: the controller marks the claim so, in its
+    cache, when it deletes the claim.
     """
     same = one.metadata.resource_version == other.metadata.resource_version
     return one.uid == other.uid and (older(one, other) or (same and other.deleting and not one.deleting))

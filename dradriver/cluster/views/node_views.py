@@ -483,9 +483,9 @@ def _lost(node: _Node, holders: _Holders, claims: Iterable[Claim]) -> tuple[Lost
 
 
 def _doubts(node: _Node, held: _Holders) -> Iterator[str]:
-    """Yield warnings about devices of a node that do not exist and are no lost GPU, or are allocated twice.
+    """Yield warnings about devices in use that look wrong.
 
-    ``held`` has the users of each device.
+    They are allocated twice, or they do not exist and are no lost GPU. ``held`` has the users of each device.
     """
     for device, holders in sorted(held.items(), key=lambda item: item[0]):
         claims = [f"{h.namespace}/{h.claim}" for h in holders if h.hold is Hold.ALLOCATED]

@@ -55,9 +55,9 @@ class Quiet(msgspec.Struct, frozen=True):
 
     @property
     def over(self) -> bool:
-        """Whether the pod has been idle for at least its timeout.
+        """Return whether the pod has been idle for at least its timeout.
 
-        The node agent's clock decides, from the beginning of the idle period to the last confirmation.
+        Only times by the node agent's clock are compared: the beginning of the idle period and the last confirmation.
         """
         return (
             self.idle is not None and self.timeout_s is not None and self.idle.seen - self.idle.since >= self.timeout_s
@@ -89,7 +89,8 @@ def step(pods: Iterable[Quiet], now: float) -> Step:
 def end_of(pods: Iterable[Quiet], now: float) -> float:
     """Return when a workload that is warned now must end, in seconds since the epoch.
 
-    The workload ends when the last of its pods reaches its timeout, but at least ``WARN_S`` seconds from now.
+    This is when the last of its pods reaches its timeout. If that is less than ``WARN_S`` seconds from now, it is
+    ``WARN_S`` seconds from now.
     """
     dues = [one.idle.since + one.timeout_s for one in pods if one.idle is not None and one.timeout_s is not None]
     return max((now + WARN_S, *dues))

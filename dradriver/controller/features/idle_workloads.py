@@ -18,8 +18,8 @@ from dradriver.cluster.derived.workloads import Workload, Workloads
 def idle_workloads(picture: Picture) -> list[Workload]:
     """Return the workloads with at least one idle or warned pod, without their ended pods.
 
-    The other pods of a workload may be busy. Each pod that shares its claim is a workload of its own, unless it has a
-    gang or an owner.
+    The other pods of a returned workload may be busy. If a pod shares its claim with others, and has no gang and no
+    owner that can be suspended, it is a workload by itself.
     """
     pods = [
         key

@@ -72,8 +72,8 @@ class Reservations(Limit):
         """Begin without reservations.
 
         Args:
-            picture: The cluster cache. The caller must have ``gpus_changed`` called for each change of a reserved GPU
-                there.
+            picture: The cluster cache. The caller must arrange that it calls ``gpus_changed`` for each change of a
+                reserved GPU.
             agenda: Takes workloads to process: those whose reservation begins or ends.
             queue: Gives the blocked workloads in their order.
             tenants: Give the tenant of a namespace.
@@ -133,9 +133,10 @@ class Reservations(Limit):
         return reservation_access.open_to(workload, self._held.values(), self.terms, self._clock(), later_s)
 
     def looked_at(self, key: Key) -> None:
-        """Start the check of reservations if a workload with a reservation no longer waits.
+        """Start the check of all reservations if one of them is not needed any more.
 
-        If the workload still waits, nothing is done.
+        ``key`` is a pod or gang that the controller has just processed. Its reservation is not needed if it no longer
+        waits. If it still waits, or has no reservation, nothing is done.
         """
         who = self._by_key.get(key)
         if who is not None and not waits(self._picture, who):
@@ -284,8 +285,8 @@ class Reservations(Limit):
     def _forget_others(self, now: float) -> None:
         """Forget the waiting times of workloads that no longer wait.
 
-        Forget, too, workloads for which no GPUs to reserve were found, after ``HOPELESS_S`` seconds. ``now`` is in
-        seconds since the epoch.
+        A workload that waits is forgotten, too, if no GPUs that could be reserved for it were found for ``HOPELESS_S``
+        seconds. ``now`` is in seconds since the epoch.
         """
         self._waiting.keep(lambda who: waits(self._picture, who), now)
         self._hopeless = {who: until for who, until in self._hopeless.items() if now < until <= now + HOPELESS_S}
@@ -327,10 +328,10 @@ class Reservations(Limit):
             return None
 
     def _account(self, namespace: str) -> str:
-        """Return the tenant or namespace for which failed reservations are counted.
+        """Return the account to which a workload's failed reservation is charged.
 
-        The result is the tenant of the namespace; ``namespace/NAME`` if the namespace has no tenant. After failures,
-        the next reservation comes later.
+        The account is the tenant of the namespace; ``namespace/NAME`` if the namespace has no tenant. An account with
+        failures gets its next reservation later.
         """
         return self._tenants.of(namespace) or f"namespace/{namespace}"
 
@@ -369,7 +370,7 @@ class Reservations(Limit):
     # What it costs.
 
     def evictions_changed(self) -> None:
-        """Start to store the record of evicted workloads again, because a workload was evicted."""
+        """Write the stored record of evictions again, because a workload was evicted."""
         self._news = True
         self._woken.set()
 
@@ -400,7 +401,7 @@ class Reservations(Limit):
         return max(min([LOOK_S, *pauses]), SHORTEST_PAUSE_S)
 
     def _apply(self, who: str = "", *, news: bool = True) -> None:
-        """Copy the reservations into the cluster cache, and have their workloads processed again.
+        """Copy the reservations into the cluster cache, and put their workloads on the agenda.
 
         Args:
             who: The workload whose reservation changed; empty for all.

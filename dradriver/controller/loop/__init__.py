@@ -2,11 +2,11 @@
 
 turn              one turn of the loop, step by step: read this first
 worker            connects the parts of the loop and runs them
-dispatcher        finds the workload of a changed pod, and has its next step done
+dispatcher        finds the workload of a changed pod, and starts its next step
 workload_keeper   keeps the workloads: which pause, which wait for their scheduler, which are forgotten
 gang_observer     observes gangs that have not started
 step_runner       does the next step of a workload
-placer            puts workloads in the queue, and has plans written for them
+placer            puts workloads in the queue, plans their places, and starts the writes
 planner           finds places on the GPUs that a workload may have
 hand_over         which pods are handed over to kube-scheduler
 running_gangs     restarts running gangs that lost pods

@@ -1,4 +1,4 @@
-"""Finds or makes the workload of a pod or gang that changed, observes it, and has its next step done."""
+"""Finds or makes the workload of a pod or gang that changed, observes it, and starts its next step."""
 
 from __future__ import annotations
 

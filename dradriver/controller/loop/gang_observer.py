@@ -37,10 +37,10 @@ class GangObserver:
         self._later: set[Key] = set()
 
     def looks_later(self, workload: PendingWorkload, *, is_queued: bool) -> bool:
-        """Return whether a gang's observation is put off, because the last was too recent.
+        """Return whether a gang is observed later, because the last time was too recent.
 
-        The later observation covers all events in between. The observation of a gang in the queue (``is_queued``) is
-        never put off: a plan needs the gang's current state.
+        The later observation covers all events in between. A gang in the queue (``is_queued``) is always observed now,
+        because a plan needs its current state.
         """
         if is_queued or asyncio.get_running_loop().time() >= workload.look_again_at:
             self._later.discard(workload.key)
@@ -62,7 +62,7 @@ class GangObserver:
         self._later.clear()
 
     def forget(self, key: Key) -> None:
-        """Do not observe a gang later, although its observation was put off."""
+        """Cancel the later observation of a gang that ``looks_later`` has arranged."""
         self._later.discard(key)
 
     def gathered(

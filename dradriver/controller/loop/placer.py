@@ -1,4 +1,4 @@
-"""Gives waiting workloads their places: queues them, has plans written, and tells their pods why they wait.
+"""Gives waiting workloads their places: queues them, plans and starts writes, and tells pods why they wait.
 
 ``StepRunner`` and ``Turn`` call it.
 """
@@ -87,7 +87,7 @@ class Placer:
 
         Raises:
             NoPlaceError: There are not enough places.
-            WordError: A member's request cannot be read, or no gang can make this request.
+            WordError: A member's request cannot be read, or is not possible for a gang.
         """
         wait = self._planner.waits(workload, asyncio.get_running_loop().time())
         if wait is not None:

@@ -41,11 +41,11 @@ Places = dict[Member, Placement]
 
 
 class Try(NamedTuple):
-    """One try to find places for a workload.
+    """One try to find places for a workload; it can avoid nodes.
 
     Attributes:
-        avoid: Names of nodes that are left out.
-        is_one_a_node: Whether each pod must be on a node of its own.
+        avoid: Names of the nodes that this try does not use.
+        is_one_a_node: Whether each pod of a gang must be on a node of its own.
     """
 
     avoid: Collection[str]
@@ -78,9 +78,11 @@ class Planner:
         The limits, such as caps, first say which members may have a place now and on which GPUs (``Offer``). Then up to
         four tries follow, until one finds places:
 
-        1. Only for a gang that the scheduler refused for a port, a rule or a volume: as try 2, but with one pod on each
-           node. So the cause, which the controller does not know, concerns fewer pods.
-        2. Avoid the nodes on which the workload was tried, and those that the scheduler refused lately.
+        1. Avoid the nodes on which the workload was tried, and those on which the scheduler lately refused it. Put one
+           pod on each node. This try is made only for a gang that the scheduler refused for a port, a rule or a volume.
+           The controller does not know which pod has this problem. With one pod on each node, a refusal of one node
+           concerns fewer pods.
+        2. Avoid the same nodes, with any number of pods on a node.
         3. Avoid only the nodes on which the workload was tried.
         4. Avoid no node. This try may spend as much effort as all others together.
 
@@ -90,7 +92,7 @@ class Planner:
 
         Raises:
             NoPlaceError: There are not enough places.
-            WordError: A member's request cannot be read, or no pod of a gang can make it.
+            WordError: A member's request cannot be read, or is not possible for a gang.
         """
         self.work = POD_WORK * len(workload.members)
         # 1. What the limits allow. ``search(attempt, effort)`` finds places there for ``members``, or raises.
@@ -127,11 +129,15 @@ class Planner:
     def _search(
         self, workload: PendingWorkload, offer: Offer, rows: Bools | None
     ) -> tuple[Collection[Member], Callable[[Try, Effort], Places]]:
-        """Return the members to place, and the function that runs one try.
+        """Return the members to plan for, and the function that makes one try for them.
 
-        The function takes the try and the effort that it may spend, and raises NoPlaceError if it finds no places.
-        ``plan`` makes the tries, which avoid nodes on which the scheduler refused the returned members. ``offer`` has
-        the members and GPUs that the limits allow. ``rows`` is a mask of the nodes to try.
+        The function takes the ``Try`` and the effort that it may spend. It returns the places, or raises NoPlaceError
+        if it finds none.
+
+        Args:
+            workload: The workload.
+            offer: The members and GPUs that the limits allow.
+            rows: A mask of the nodes to try: (rows,), one row per node; None for all.
         """
         if workload.is_gang:
             return self._search_gang(workload, offer)
@@ -148,10 +154,10 @@ class Planner:
     def _search_gang(
         self, workload: PendingWorkload, offer: Offer
     ) -> tuple[Collection[Member], Callable[[Try, Effort], Places]]:
-        """Return a gang's members to plan with, and the function that runs one try.
+        """Return a gang's members to plan for, and the function that makes one try.
 
-        The members are those without a place, and those with claims: the plan is made near these. ``offer`` has the
-        members and GPUs that the limits allow.
+        The members are those without a place, and those that have claims already: the new places are planned near
+        these. ``offer`` has the members and GPUs that the limits allow.
         """
         terms = terms_of(self._picture, workload)
         assert terms is not None, "it is a gang"
@@ -207,11 +213,11 @@ class Planner:
             yield from self._queue.widen(self._limits.eased.pop())
 
     def waits(self, workload: PendingWorkload, now: float) -> Wait | None:
-        """Return a late pod's wait for its kept place; None if it need not wait.
+        """Return how a pod waits for the kept place of a lost pod; None if it need not wait.
 
-        A late pod replaces a lost pod of a running gang. The lost pod's place is kept for it, but is in use until the
-        lost pod's claim is deleted. A StatefulSet creates the new pod before that. ``now`` is by the event loop's
-        clock.
+        A pod that replaces a lost pod of a running gang gets the lost pod's place, which is kept for it. A StatefulSet
+        creates the new pod while the lost pod's claim still exists, so the GPUs are not free yet. After ``FREE_S``
+        seconds the pod waits no longer. ``now`` is by the event loop's clock.
         """
         if workload.is_gang or not workload.lead.near:
             return None
@@ -229,7 +235,7 @@ class Planner:
         return Wait(now + LOOK_S, Reason(Cause.GPUS, "Waiting until the GPUs of the lost pod are free."))
 
     def why(self, workload: PendingWorkload, error: NoPlaceError, rows: Bools | None) -> Reason | None:
-        """Return why a workload has no plan; None if untried nodes may have a place.
+        """Return why a workload has no plan; None if nodes that were not tried may have a place.
 
         Args:
             workload: The workload.

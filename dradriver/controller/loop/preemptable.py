@@ -1,6 +1,7 @@
 """Says which running workloads preemption may end: by the policies, recent evictions and the ways to end them.
 
-``Preemptions`` calls it.
+A *victim* is a workload that preemption ends. A *plan* is one preemption: the claims for a waiting workload, with
+*notes* (annotations) that name the pods that must end first. ``Preemptions`` calls this module.
 """
 
 from __future__ import annotations
@@ -229,10 +230,11 @@ class Preemptable:
                 yield preempts
 
     def _planned(self) -> set[Key]:
-        """Return the keys of the planned victims that were not told to end yet.
+        """Return the keys of the planned victims that may still be told to end.
 
-        A victim whose eviction was refused counts only if its plan has ended another pod: the controller then tries the
-        eviction again. Otherwise the controller gives up the plan.
+        If the eviction of a victim was refused, there are two cases. If its plan has already ended another pod, the
+        controller tries the eviction again, and the victim is in the result. Otherwise the controller gives up the
+        plan, and the victim is left out.
         """
         planned: set[Key] = set()
         for parts in self._by_plan(self._plans()):
@@ -249,9 +251,8 @@ class Preemptable:
     def _by_plan(notes: Iterable[Preempts]) -> list[list[Preempts]]:
         """Return the preemption notes of claims, grouped by plan.
 
-        A note, an annotation, names the pods that must end before its claim gets its GPUs.
-
-        A gang's plan has one note for each claim.
+        A note (an annotation) names the pods that must end before its claim gets its GPUs. The plan of a gang has one
+        note for each claim.
         """
         plans: dict[tuple[int, str], list[Preempts]] = {}
         for preempts in notes:
@@ -280,9 +281,10 @@ class Preemptable:
         self._evicted.keep(now - max(self.terms.back_off_minutes, 1.0) * MINUTE_S, now)
 
     def _told(self, parts: Sequence[Preempts]) -> list[Evicted]:
-        """Return evictions that one plan's claims show and that are not yet recorded.
+        """Return a previous leader's evictions for one plan that are not recorded yet.
 
-        ``parts`` are the notes (annotations) on these claims; each names pods that must end.
+        ``parts`` are the notes (annotations) of the plan's claims; each names pods that must end. A named pod that is
+        gone, or is being deleted, counts as evicted.
         """
         victims = {victim.uid: victim for preempts in parts for victim in preempts.victims}
         living = [pod for preempts in parts for pod in conflicts.living(self._picture, preempts)]
@@ -299,12 +301,14 @@ class Preemptable:
 
     @staticmethod
     def _lineages(parts: Iterable[Preempts]) -> list[str]:
-        """Return the owners of a plan's victims, one entry for each workload that ends.
+        """Return the lineages of a plan's victims, one for each workload that ends.
 
-        A lineage names an owner, such as ``team-a/train``: its later workloads replace the victim. Earlier releases
-        wrote the lineage of a gang on each claim whose node has a pod of that gang. To count each gang once, the notes
-        with the most pods are read first, and a note adds nothing if all its pods are known. ``parts`` are the notes of
-        the plan.
+        A lineage, such as ``team-a/train``, names a gang or an owner. Workloads that replace the victim later have the
+        same lineage.
+
+        Notes of earlier releases can name the lineage of a gang several times: on each claim whose node has a pod of
+        the gang. To count each gang once, the notes with the most pods are read first. A note whose pods were all read
+        before adds nothing. ``parts`` are the notes of the plan.
         """
         lineages: list[str] = []
         seen: set[str] = set()

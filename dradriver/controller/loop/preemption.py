@@ -115,7 +115,7 @@ class Preemptions:
         return self._preemptable.terms
 
     def begin(self) -> None:
-        """Begin as the leader: have the evictions of previous leaders read from the claims."""
+        """Begin as the leader: the evictions of previous leaders are then read from the claims."""
         self._preemptable.begin()
 
     def follow(self, policies: Policies) -> None:
@@ -210,7 +210,7 @@ class Preemptions:
         return near or any((of.wants.max_nodes, of.wants.min_gpus_per_node, of.wants.min_network_gbps))
 
     def _try(self, workload: PendingWorkload, allowance: Allowance, now: float, *, most: int) -> _Answer:
-        """Find places for a workload by preemption, and have them written.
+        """Find places for a workload by preemption, and start their writes.
 
         ``allowance`` has the members and GPUs that the limits leave to the workload. At most ``most`` other workloads
         may be ended for it now.
@@ -239,18 +239,19 @@ class Preemptions:
 
     @property
     def _margin_s(self) -> float:
-        """How many seconds a place is kept after the longest grace period of its victims.
+        """Return how many seconds a place is kept after its victims' longest grace period.
 
-        In this time, the writes that precede the evictions take place.
+        The writes before the evictions take some of this time.
         """
         return max(self._terms.margin_seconds, LEAST_MARGIN_S)
 
     def _named(self, found: Found, now: float) -> dict[Member, Placement]:
         """Return the places of ``found``, with notes of the pods that must end first.
 
-        The note of a place names the victims' pods on its node, and the pods there that are already being deleted. If a
-        victim gang has pods on several of the nodes, the first place names all pods of the gang. Later places name only
-        the pods on their own node. ``now`` is in seconds since the epoch.
+        The note of a place names the pods on its node that must end, and the pods there that are already being deleted.
+        A victim that is a gang can have pods on the nodes of several places. Then the first of these places names all
+        pods of the gang, and each other place names only the pods on its own node. ``now`` is in seconds since the
+        epoch.
         """
         grace_s = max(victim.grace_s for victim in found.victims)
         until = max(now + grace_s, *(pod.ends_at for pod in found.ending), 0.0) + self._margin_s
@@ -285,9 +286,9 @@ class Preemptions:
         return f"Waiting for the preemption of {', '.join(names)}{more}, which {ends} by {by}."
 
     def _commit(self, workload: PendingWorkload, places: dict[Member, Placement], victims: Sequence[Workload]) -> None:
-        """Assume the ``places`` of a workload in the cluster cache, and start their writes.
+        """Count a workload's ``places`` as used in the cluster cache, and write them.
 
-        No workload of ``victims`` is told to end before the writes succeed.
+        The workloads in ``victims`` are told to end only after these writes have succeeded.
         """
         for member, own in places.items():
             self._picture.promise(member.wish.claim, member.key, own)
@@ -392,9 +393,9 @@ class Preemptions:
         return pod is not None and pod.metadata.uid == member.uid and pod.metadata.deletion_timestamp is None
 
     def _holders(self, claim: ClaimRecord) -> Iterable[str]:
-        """Return the uids of other claims' pods that use the GPUs chosen for a claim.
+        """Return the uids of the pods that now use the GPUs chosen for a claim.
 
-        There are none if the claim's choice of GPUs cannot be read.
+        Pods of the claim itself are left out. Empty if the claim's choice of GPUs cannot be read.
         """
         for device in () if claim.pin is None else claim.pin.taken:
             for key in self._picture.inventory.holders(device):

@@ -32,7 +32,7 @@ class Restarts(Protocol):
 
 
 class RunningGangs:
-    """Has running gangs restarted that lost pods, and knows which are being restarted."""
+    """Restarts running gangs that lost pods, and knows which gangs are being restarted."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RunningGangs:
             self._agenda.add_at(step.until, gang)
 
     def anew(self, gang: Key, pods: Sequence[Pod], reason: str) -> None:
-        """Request the restart of a gang from its owner.
+        """Ask the owner of a gang to restart the gang.
 
         If that is impossible now, the gang is processed again later. ``reason`` is written on the owner.
         """

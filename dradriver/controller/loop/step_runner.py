@@ -25,7 +25,7 @@ from dradriver.reason import Cause, Reason
 
 
 class StepRunner:
-    """Does the next steps of workloads: waits, has places found, or starts writes.
+    """Does the next step of a workload: lets it wait, looks for places, or starts writes.
 
     If the write lanes (the limits on concurrent writes) allow no write now, nothing is done. The next step is then
     decided again later.

@@ -199,7 +199,10 @@ class Worker:
             self.agenda.end()
 
     def begin(self) -> None:
-        """Put all pods and gangs on the agenda now, and changed ones later."""
+        """Open the agenda, with all pods and gangs on it.
+
+        From now on, other parts of the loop add the pods and gangs that change.
+        """
         self._preemptions.begin()
         self.agenda.begin((*self.picture.gangs, *self.workloads, *self.picture.pods))
 
@@ -293,7 +296,8 @@ class Worker:
     async def _recheck(self) -> None:
         """Try workloads without a place again at intervals; then try preemption for them.
 
-        The reasons on their pods become outdated, and an event that makes room may have been missed.
+        This is needed for two reasons. The reasons that their pods show become outdated. And an event that makes room
+        may have been missed.
         """
         while True:
             await asyncio.sleep(RECHECK_S)

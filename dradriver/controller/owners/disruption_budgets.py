@@ -129,11 +129,13 @@ def _kept(
     is_evicted: Callable[[Pod], bool],
     others: Iterable[Pod],
 ) -> frozenset[str]:
-    """Return the uids of all pods of the namespace that budgets keep from ending now.
+    """Return the uids of the pods of a namespace that budgets keep from ending now.
 
-    Pods that no plan has named yet are included. Otherwise each preemption plan would fail at one more budget. A budget
-    may allow some disruptions, but fewer than this plan needs. The result then lacks as many pods as the budget allows:
-    the next plan may end those.
+    The pods of this preemption plan and all other pods of the namespace are checked. So the next plan does not fail
+    because it names another pod of the same budget.
+
+    If a budget allows some disruptions, but fewer than the plan needs, as many of its pods are left out as it allows.
+    The next plan may end those.
 
     Args:
         selectors: The budgets and their selectors, by name.

@@ -238,17 +238,18 @@ class Evictions:
     ) -> None:
         """End pods that make room for a workload.
 
-        1. Dry runs of all writes must succeed, and the pods must be able to end before ``until``.
-        2. The owners of gangs are suspended. If one cannot be suspended, nothing else is done, so no other pod ends in
-          vain.
-        3. The caller calls again when the pods of these gangs end. Then the other pods are evicted. The pods in
-          ``last`` come last: once they are gone, the workload has its GPUs, and the caller does not call again for
-          other pods of their gangs.
+        1. Dry runs of all writes must succeed, and the pods must be able to end before ``until``. Otherwise nothing is
+           written.
+        2. If some of the pods end by suspending their gang's owner, this call suspends these owners and evicts no pod.
+           So if an owner cannot be suspended, no other pod has ended in vain.
+        3. When the pods of these gangs end, the caller calls again with the other pods. This call evicts them. It
+           evicts the pods in ``last`` after all others, because the caller does not call again once these are gone.
 
         Args:
             workload: The workload that needs the GPUs.
             pods: Its victims: pods that were not told to end yet.
-            last: Uids of the pods that use these GPUs.
+            last: Uids of the pods that use the GPUs that the workload gets. Other pods must end only because they
+                belong to the same gangs.
             stands: Returns whether the pods still have to end; called before each eviction.
             begun: Whether other pods of the plan have begun to end. A refusal is then tried again later.
             until: When the workload's claims are deleted if pods still run, by the event loop's clock.
@@ -279,7 +280,7 @@ class Evictions:
             self._wait_with(pods, AGAIN_S)
 
     def _wait_with(self, pods: Iterable[Pod], seconds: float) -> None:
-        """Make ``untold`` leave out these pods for some seconds."""
+        """Let ``untold`` leave out these pods for some seconds, so that no eviction is tried."""
         not_before = asyncio.get_running_loop().time() + seconds
         self._not_before |= dict.fromkeys((pod.metadata.uid for pod in pods), not_before)
 
@@ -342,9 +343,9 @@ class Evictions:
         why: str,
         go_on: Callable[[], None],
     ) -> None:
-        """Suspend the owners of gangs; if there are no gangs, evict the pods.
+        """Suspend the owners of gangs among the pods; if there are no gangs, evict the pods.
 
-        A later call then evicts the other pods.
+        If there are gangs, no pod is evicted now. The caller calls ``end`` again for the other pods.
 
         Args:
             pods: The pods that must end.
@@ -452,10 +453,10 @@ class Evictions:
 
 
 def _noted(failures: dict[Key, tuple[float, str]], workload: Key, why: str) -> dict[Key, tuple[float, str]]:
-    """Return the failures by preempting workload, without old ones, and with a new one.
+    """Return the reasons for failed evictions, with a new one added and old ones removed.
 
-    ``why`` is the text of the new one, for ``workload``. A failure is old once its text need not be shown to users any
-    more.
+    The reasons are kept by the workload that needed the GPUs. ``why`` is the new reason, for ``workload``. A reason is
+    old once it need not be shown to users any more.
     """
     now = asyncio.get_running_loop().time()
     current = {key: failure for key, failure in failures.items() if now < failure[0]}

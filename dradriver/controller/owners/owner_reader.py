@@ -215,10 +215,11 @@ class _TroubleError(WordError):
 
 
 def _unread(owner: Owner, why: str) -> Answer:
-    """Return what stands for the gang's size if its owner cannot be read.
+    """Return the answer for a gang whose owner cannot be read.
 
-    It is an error with the text ``why``, with one exception. The Job controller makes a PodGroup for every Job, and few
-    of these Jobs request a gang. So if the owner is a PodGroup of this kind, the pods are single workloads (``Alone``).
+    The answer is an error with the text ``why``, with one exception. The Job controller makes a PodGroup for every Job,
+    and few of these Jobs request a gang. So if the owner is a PodGroup of this kind, the answer is ``Alone``: the pods
+    are single workloads.
     """
     return Alone(why=why) if owner.by_job else WordError(why)
 

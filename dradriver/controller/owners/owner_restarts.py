@@ -314,7 +314,7 @@ class OwnerRestarts:
     # What is suspended.
 
     def _take_up(self, top: Top) -> SuspendedOwner:
-        """Return the record of the suspended owner ``top``; make one if there is none.
+        """Return this process's record of the suspended owner ``top``; make it if there is none.
 
         This replica or an earlier leader has suspended the owner. ``run`` resumes each owner that has a record.
         """

@@ -20,9 +20,10 @@ def uuids(picture: Picture, wish: PlacementRequest, choice: Choice | PartChoice)
 
 
 def numbers(choice: Choice | PartChoice) -> list[tuple[int, ...]]:
-    """Return the numbers of a choice's GPUs, one tuple for each request of the claim.
+    """Return the GPUs of a choice, by their numbers on the node.
 
-    They are the GPUs' numbers on their node. For MIG slices and shares, each tuple has the one GPU of the fraction.
+    There is one tuple for each request of the claim. For MIG slices and shares, each tuple has only the GPU of the
+    fraction.
     """
     if isinstance(choice, Choice):
         return list(choice.containers)

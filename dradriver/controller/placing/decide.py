@@ -4,7 +4,7 @@ A ``Placement`` has one set of GPUs, and next-best nodes in addition to its node
 example for a volume. A pod's node affinity cannot be made wider once its gate is removed. So the affinity names the
 next-best nodes, too, and the controller can make the pod's claim again for one of them.
 
-``plan`` calls this module.
+A *pin* is the node and the devices that an existing claim names. ``plan`` calls this module.
 """
 
 from __future__ import annotations
@@ -269,6 +269,9 @@ def _fractions_asked_for(
 ) -> bool:
     """Return whether the MIG slices or shares of a claim are what its pod requests.
 
+    The allocator is asked for a place while only the GPUs of the claim are free. It must choose fractions of the same
+    size.
+
     Args:
         snapshot: The cluster without what the claim and ending pods use.
         wish: The pod's request.
@@ -322,9 +325,9 @@ def _best_on(
 
 
 def _limited_to(request: Share | Mig, fractions: Sequence[Amount | str]) -> Share | Mig:
-    """Return a request with other fractions: these amounts or MIG profiles, one for each container.
+    """Return a copy of a request that asks for other fractions.
 
-    Everything else stays as in ``request``.
+    ``fractions`` has an amount or a MIG profile for each container. Everything else stays as in ``request``.
     """
     if isinstance(request, Share):
         amounts = tuple(amount for amount in fractions if isinstance(amount, Amount))

@@ -1,8 +1,13 @@
 """Distributes a gang's pods over cells so that they keep their rules about each other. Pure.
 
-A *cell* is all nodes that have equal values of the labels that the rules name, such as one zone. ``gang_rules`` makes
-the cells and the rules, asks for ways to distribute the pods, and has the allocator plan each way until one has places
-for all.
+* A *role* is all pods of the gang with equal requests. It is named by its index.
+* A *rule* is a pod's required affinity or anti-affinity to other pods, or a topology spread constraint.
+* A *domain* is the nodes with one value of the label that a rule names (``topologyKey``), such as one zone.
+* A *cell* is the nodes that have equal values of all labels that the rules name. So a cell is in one domain of each
+  label.
+
+``gang_rules`` makes the cells and the rules, and asks for ways to distribute the pods. The allocator then
+plans one way after another, until one has places for all pods.
 """
 
 from __future__ import annotations
@@ -19,15 +24,14 @@ Ways: TypeAlias = tuple[Mapping[int, int], ...]
 
 
 class Apart(NamedTuple):
-    """Required anti-affinity: a domain with a pod of ``holders`` has no other pod of ``pods``.
+    """Required anti-affinity: which pods must not be in one domain.
 
-    A role is all pods of the gang with equal requests; its index names it. A cell is all nodes with equal values of the
-    labels that the rules name.
+    If a domain has a pod of a role in ``holders``, it must have no other pod of a role in ``pods``.
 
     Attributes:
-        key: The node label of the domain (``topologyKey``), as an index in a cell's values.
-        holders: The roles that have this rule.
-        pods: The roles that the rule selects.
+        key: The node label of the domains (``topologyKey``), as an index in a cell's values.
+        holders: The roles whose pods have this rule.
+        pods: The roles whose pods the rule selects.
     """
 
     key: int
@@ -38,14 +42,13 @@ class Apart(NamedTuple):
 class Together(NamedTuple):
     """Required affinity: each pod of ``role`` must be in a domain with selected pods.
 
-    A pod counts only if all terms of the affinity select it. A role is all pods of the gang with equal requests. A cell
-    is all nodes with equal values of the labels that the rules name.
+    A pod is selected only if all terms of the affinity select it.
 
     Attributes:
-        role: The role that has this rule.
-        pods: The roles that all terms select.
-        domains: For each term, the index of its node label in a cell's values, and the label's values (domains) that
-            already have selected pods from outside the gang.
+        role: The role whose pods have this rule.
+        pods: The roles whose pods all terms select.
+        domains: For each term, the index of its node label in a cell's values, and some values of this label. They are
+            those of the domains that already have selected pods from outside the gang.
     """
 
     role: int
@@ -56,16 +59,13 @@ class Together(NamedTuple):
 class Spread(NamedTuple):
     """A topology spread constraint of some roles of a gang.
 
-    A role is all pods of the gang with equal requests. A cell is all nodes with equal values of the labels that the
-    rules name.
-
     Attributes:
         key: The node label of the domains (``topologyKey``), as an index in a cell's values.
-        holders: The roles that have this constraint.
+        holders: The roles whose pods have this constraint.
         pods: The roles whose pods are counted.
         skew: How many pods a domain may have more than the domain with the fewest (``maxSkew``).
-        counts: For each domain that counts, the number of its pods from outside the gang.
-        is_least_zero: Whether the fewest pods of a domain count as 0, because there are fewer domains than
+        counts: For each domain that is compared, the number of its pods from outside the gang.
+        is_least_zero: Whether the domain with the fewest pods counts as empty, because there are fewer domains than
             ``minDomains``.
     """
 
@@ -80,13 +80,13 @@ class Spread(NamedTuple):
 class Puzzle(NamedTuple):
     """The input of ``ways``: a gang's pods, the cells, and the rules to keep.
 
-    A cell is all nodes with equal values of the labels that the rules name. A role is all pods of the gang with equal
-    requests.
+    A role is all pods of the gang with equal requests. A cell is the nodes with equal values of the labels that the
+    rules name.
 
     Attributes:
         pods: For each role, how many pods need a place.
         cells: For each cell, the value of each label that the rules name; None if its nodes do not have the label.
-        capacity: For each role and cell, how many pods fit if no other role is there.
+        capacity: For each role and cell, how many pods of the role fit if no other role has pods in the cell.
         gpus: For each role, how many GPUs a pod has.
         free: For each cell, how many GPUs are free for all roles together.
         apart: Required anti-affinity.
@@ -107,14 +107,16 @@ class Puzzle(NamedTuple):
 def ways(puzzle: Puzzle, spend: Callable[[], bool]) -> Iterator[Ways]:
     """Yield the ways to distribute a gang's pods over cells that keep all rules.
 
-    A cell is all nodes with equal values of the labels that the rules name. A role is all pods with equal requests.
-    Ways with few cells come first. The search has these steps:
+    A way has, for each role, the number of pods in each cell. Ways that use few cells come first. The search has these
+    steps:
 
-    1. For each spread constraint, choose how many pods each domain has at least. The most even number is tried first.
-    2. Distribute the roles one after another: first roles without affinity, then each role after those that it needs.
-    3. Distribute a role's pods over its cells, as many as possible on the first ones.
+    1. For each spread constraint, choose the least number of pods that each domain must have. The most even number is
+       tried first.
+    2. Distribute one role after another: first the roles without affinity, then each role after the roles that its
+       affinity selects.
+    3. Distribute a role's pods over the cells that it may use, as many as possible in the first ones.
 
-    The search does not find ways in which a pod without affinity comes after a pod with affinity.
+    The search does not find ways in which a pod without affinity is placed only after a pod with affinity.
 
     Args:
         puzzle: The pods, cells and rules.
@@ -142,10 +144,10 @@ def _even(puzzle: Puzzle, spread: Spread) -> int:
 
 
 def _orders(puzzle: Puzzle) -> Iterator[list[int]]:
-    """Yield the orders in which the gang's roles are distributed, as lists of roles.
+    """Yield the orders in which the roles can be distributed, as lists of roles.
 
-    A role is all pods with equal requests. In the first order, each role follows the roles to which its affinity ties
-    it.
+    A role is all pods with equal requests. In the first order, each role comes after the roles that its affinity
+    selects.
     """
     needs = {rule.role: rule.pods for rule in puzzle.together}
     free = [role for role in range(len(puzzle.pods)) if role not in needs]
@@ -272,9 +274,10 @@ class _Search:
                 self._in[role, key, value] += pods
 
     def _most(self, role: int, cell: int) -> int:
-        """Return how many more pods of a role a cell can have.
+        """Return how many more pods of a role a cell can take.
 
-        A role is all pods with equal requests, a cell a group of nodes. GPUs and rules limit the number.
+        Free GPUs and the rules limit the number. 0 if a rule allows no pod there. A role is all pods with equal
+        requests.
         """
         # 1. The GPUs. ``_shares`` and ``_in`` have the pods that are shared so far, by cell and by domain.
         taken = sum(share.get(cell, 0) * gpus for share, gpus in zip(self._shares, self._puzzle.gpus, strict=True))

@@ -1,5 +1,7 @@
 """Finds NICs for the pods of a gang: plans whose nodes have enough, and different NICs for each pod.
 
+The allocator plans a gang without knowing NICs. A node is *short* if a plan puts pods on it that request more NICs than
+it has near their GPUs. Then another plan is made, without the node or without its GPUs that cannot have NICs.
 ``gang_plan`` calls this module.
 """
 
@@ -32,9 +34,9 @@ MOST_LOOKS: Final = 8  # plans of one search whose nodes have enough NICs, but n
 
 
 class Dealt(NamedTuple):
-    """A node and a set of its GPUs that one pod should get.
+    """A node and a set of its GPUs, for one pod in the next plan.
 
-    The sets of all pods of the node are chosen together, so that all can have NICs.
+    The sets of all pods of a node are chosen together, so that each pod can have its NICs.
     """
 
     node: str
@@ -68,15 +70,15 @@ class Search:
 
     The allocator does not know NICs. So the caller works in a loop:
 
-    1. It makes a plan from ``snapshot``, and checks whether its nodes have the NICs.
-    2. If some nodes have too few, it calls ``learn``.
-    3. The next snapshot offers only those GPUs of these nodes that can all have NICs.
+    1. The caller makes a plan from ``snapshot``, and looks for the NICs on its nodes.
+    2. If some nodes have too few NICs, the caller calls ``learn``.
+    3. The next ``snapshot`` offers, of these nodes, only GPUs that can all have NICs at once.
 
-    A node where these are too few for any pod is left out. Later searches leave it out, too, until something changes
-    there.
+    If these GPUs are too few for any pod, the node is left out. Later searches leave it out, too, until something
+    changes there.
 
     Attributes:
-        sets: By member, the node and the GPUs that the next plan should give it.
+        sets: By member, the node and the GPUs that the next plan should give to it.
     """
 
     def __init__(self, snapshot: Snapshot, members: Sequence[Member], wants: Gang | None) -> None:
@@ -119,11 +121,15 @@ class Search:
     def _skip_known_nodes(self, members: Sequence[Member], wants: Gang | None) -> None:
         """Leave out nodes that earlier searches found short of NICs.
 
-        ``wants`` is the author's request for the whole gang, if any. There are two kinds of these nodes:
+        There are two kinds of these nodes:
 
-        * Nodes that have too few NICs even for the smallest pod of the gang (``_short_key``).
-        * Nodes that had too few in one plan, and could have enough in another (``_suspect_key``). They are tried again
-          after all other nodes.
+        * Nodes that have too few NICs even for the smallest pod of the gang. They are remembered under ``_short_key``.
+        * Nodes that had too few in one plan, and could have enough in another. They are remembered under
+          ``_suspect_key``, and tried again after all other nodes.
+
+        Args:
+            members: The pods of the gang.
+            wants: The author's request for the whole gang, if any.
         """
         picture, snapshot = self._picture, self._whole_snapshot
         requests = [member.wish.request for member in members]
@@ -143,13 +149,17 @@ class Search:
             self._rows = rows & ~short & ~suspects
 
     def learn(self, error: ShortError, *, is_last: bool = False) -> None:
-        """Leave GPUs that lack NICs, as a failed plan shows, out of the next snapshot.
+        """Change the next ``snapshot`` after a plan failed because nodes have too few NICs.
 
-        ``error`` names the nodes with too few NICs. If ``is_last``, the caller makes no other plan: what was found then
-        serves only later searches.
+        Of these nodes (in ``error``), the snapshot then offers only GPUs that can all have NICs. A node without enough
+        of them is left out.
+
+        Args:
+            error: The error of the plan.
+            is_last: Whether the caller makes no other plan. Then only later searches use what was found.
 
         Raises:
-            NoNicsError: No other plan is to be made: ``is_last``, or too many plans have failed.
+            NoNicsError: No other plan may be made: ``is_last`` is True, or too many plans have failed.
         """
         self._looks += 1
         if is_last:
@@ -176,13 +186,13 @@ class Search:
         return self._whole_snapshot.among(self._rows).avoiding(self._avoided).offering(self._fleet)
 
     def deal(self) -> bool:
-        """Choose GPUs with NICs for each pod on the nodes that were short; set ``sets``.
+        """Choose GPUs with NICs for each pod on the nodes that had too few NICs; set ``sets``.
 
         Without ``sets``, the allocator chooses GPUs by their links alone. One pod may then get two GPUs with NICs that
         two pods could have used. Call this once, after all plans without ``sets`` have failed.
 
         Returns:
-            Whether another plan is worthwhile.
+            Whether to make another plan. False if no node has NICs for all its pods.
         """
         if self._has_dealt or not self._narrows:
             return False
@@ -199,11 +209,13 @@ class Search:
         return True
 
     def _narrow(self, node: str, pods: Mapping[Member, Mapping[str, int]]) -> bool:
-        """Offer only a node's GPUs that can have NICs; return whether there are any.
+        """Offer, of a short node, only the GPUs that can have NICs; return whether there are any.
 
-        A node that was narrowed before is not narrowed again: the result is False. Later searches leave the node out
-        only if it surely has too few NICs. That is so if the search on the node was complete, and the node's first pod
-        is one of the gang's smallest.
+        If the node is still short after an earlier call, the result is False: the caller leaves the node out of this
+        search.
+
+        Later searches leave the node out, too, if it surely has too few NICs: if the search on the node was complete,
+        and its first pod is one of the gang's smallest.
 
         Args:
             node: The node.
@@ -226,7 +238,8 @@ class Search:
     ) -> tuple[frozenset[int], dict[Member, Dealt]]:
         """Return a node's GPUs that can all have NICs, and a set for each pod.
 
-        The sets are chosen in the order of the pods. After the first pod without a set, no other pod gets one.
+        The sets are chosen in the order of the pods. If a pod finds no set, it and all later pods are missing in the
+        result.
 
         Args:
             node: The node.
@@ -273,7 +286,7 @@ class Search:
     def _remember(self, key: Hashable, nodes: Collection[str]) -> None:
         """Make later searches with the same key leave out these nodes.
 
-        A key has the requests for which the nodes have too few NICs.
+        The key stands for the requests for which the nodes have too few NICs.
         """
         self._has_learned = True
         self._picture.nics.counts.short.add(key, self._picture.nodes.named(nodes))

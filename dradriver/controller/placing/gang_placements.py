@@ -1,5 +1,6 @@
 """Turns a gang's plan into one ``Placement`` for each new member: uuids, NICs, indices, and alternative nodes.
 
+A *new* member gets its place by this plan. A *kept* member has its place, with a claim, from an earlier plan.
 ``gang_plan`` calls this module.
 """
 
@@ -164,13 +165,13 @@ def hostname_labels(picture: Picture, nodes: Mapping[Member, str], asked: Asked)
     """Return for each member the hostname labels of its usable nodes, by node.
 
     These are the nodes of the plan, and alternative nodes. With the alternatives, a failed plan can be replaced by
-    another one without evicting pods. All pods have the same order of nodes, so their requests stay equal in the next
-    plan.
+    another one without evicting pods. All pods get the same order of nodes, so that pods with equal requests still have
+    equal requests in the next plan.
 
     Args:
         picture: The cluster cache.
         nodes: The node of each member that has a place.
-        asked: The request to the allocator for the whole gang, not yet divided by cell, such as a zone.
+        asked: The request to the allocator for the whole gang, before its roles are divided by zone or another label.
     """
     plan_nodes = list(dict.fromkeys(nodes.values()))
     alternates = [node for node in _ranked(picture, asked, len(plan_nodes)) if node not in plan_nodes]
@@ -193,8 +194,8 @@ def hostname_labels(picture: Picture, nodes: Mapping[Member, str], asked: Asked)
 def _ranked(picture: Picture, asked: Asked, planned: int) -> list[str]:
     """Return nodes with room for a pod of the gang, best first.
 
-    A role is all pods with equal requests. On each of these nodes a pod of any role fits. If there are no nodes of this
-    kind, the best node of each role comes first, then the second-best node of each role, and so on.
+    A role is all pods with equal requests. The nodes on which a pod of any role fits are returned. If there are none,
+    the result has the best node of each role, then the second-best node of each role, and so on.
 
     Args:
         picture: The cluster cache.

@@ -1,6 +1,7 @@
 """Plans the places of a gang's pods: one ``Placement`` for each member, all from one state of the cluster cache.
 
-``plan`` calls this module.
+A *role* is all pods of a gang with equal requests. A member *keeps* its place if it has a claim, or if its claim is
+about to be created. Places for all other members are planned near these. ``plan`` calls this module.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def plan(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms) -> dic
 
     Raises:
         NoPlaceError: There are not enough places. The reason is computed when its message is read.
-        WordError: A member has a request that no gang can make.
+        WordError: The request of a member is not possible for a gang.
     """
     # ``least``: with how few pods the gang can begin; None if it needs all. ``effort``: the work that all searches of
     # this gang may cost together.
@@ -102,11 +103,14 @@ def _first_of(
     places: Callable[[Sequence[Member]], dict[Member, Placement]],
     effort: Effort,
 ) -> dict[Member, Placement] | None:
-    """Return places for as many first members as possible; None for too few.
+    """Return places for the longest possible beginning of a list of members.
 
-    Pods with equal requests are a role. If pods have different roles, the allocator gives places to all of them or to
-    none. So this function also asks for fewer pods. Pods that are equal for their author can have different roles, for
-    example because some were restricted to the nodes of an earlier plan.
+    For example, for the first 6 of 8 members. None if even the first ``least`` members have no places. The allocator
+    gives places to all pods of a request or, if the pods have different roles (different requests), to none. So this
+    function asks again with fewer pods.
+
+    Pods that are equal for their author can have different roles, for example because some were restricted to the nodes
+    of an earlier plan.
 
     Args:
         members: The members, in the order in which they are preferred.
@@ -208,10 +212,10 @@ def _places(
 def _explained(
     snapshot: Snapshot, members: Sequence[Member], asked: Asked, kept: Collection[Member], error: NoPlaceError
 ) -> NoPlaceError:
-    """Return the allocator's error, extended by why nodes and GPUs were left out.
+    """Return the allocator's error, with why nodes and GPUs were not offered to it.
 
-    The allocator does not know the nodes and GPUs that were not offered to it. ``asked`` is the gang as the allocator
-    sees it. Members in ``kept`` keep their places.
+    The allocator does not know these nodes and GPUs, so its own text cannot name them. ``asked`` is the gang as the
+    allocator sees it. Members in ``kept`` keep their places.
     """
     picture = snapshot.picture
     if any(ranking.any_aside(picture, fit) for fit in asked.eligible):
@@ -318,7 +322,7 @@ def is_placed(picture: Picture, member: Member) -> bool:
 
 
 def placed(picture: Picture, pod: Pod) -> Member | None:
-    """Return a gang's placed pod as a member for ``plan``; None without a place.
+    """Return a gang's placed pod as a member for ``plan``; None if the pod has no place.
 
     Other members are placed near it. A pod whose claim is about to be created counts, too. The member differs from the
     pod in two points:
@@ -340,7 +344,7 @@ def placed(picture: Picture, pod: Pod) -> Member | None:
 
 
 def _claim_of(picture: Picture, member: Member) -> ClaimRecord | None:
-    """Return the claim of a member that keeps its place; None without a claim.
+    """Return the claim of a member that keeps its place; None if it has no claim.
 
     A claim that is being deleted does not count.
     """
@@ -378,7 +382,7 @@ def revalidate(
         terms: What the pods of the gang request as a whole.
 
     Raises:
-        WordError: A member has a request that no gang can make.
+        WordError: The request of a member is not possible for a gang.
     """
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
     # The nodes of the plan, in the order in which the members' claims are numbered.

@@ -1,6 +1,7 @@
 """Describes a gang for the allocator: roles of pods with the same request, their nodes, and free amounts.
 
-``gang_plan`` calls this module.
+A *role* is all pods of a gang with equal requests. A *quota* is an amount of each node that the gang's pods use up,
+such as a host port. A member *keeps* its place if it has a claim already. ``gang_plan`` calls this module.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, ke
 
     Raises:
         NoPlaceError: The NICs of the cluster are not read yet.
-        WordError: A member has a request that no gang can make.
+        WordError: The request of a member is not possible for a gang.
     """
     picture, wants = snapshot.picture, terms.wants or Gang()  # the author's annotations; ``Gang()`` asks for nothing
     groups = members_by_role(members, kept)
@@ -185,11 +186,19 @@ def _role(
     picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, resources: Sequence[str], nics: NicAsk | None,
     quotas: Sequence[int],
 ) -> Role:  # fmt: skip
-    """Return the role of pods with this request, for the allocator.
+    """Return the role of some pods of a gang, for the allocator.
 
-    A role is all pods of a gang with equal requests. ``pods`` is their number, and ``wants`` has the gang's
-    annotations. The role's ``needs`` are what a pod uses: ``resources``, ``nics`` and ``quotas``, in the order of
-    ``_amounts``. The last entry is left out if the role needs no channel of multi-node NVLink.
+    A role is all pods of a gang with equal requests.
+
+    Args:
+        picture: The cluster cache.
+        wish: The request of each pod.
+        pods: The number of pods.
+        wants: The gang's annotations.
+        resources: The resources other than GPUs. The role's ``needs`` begin with how much of each a pod uses.
+        nics: The NICs that pods of the gang request; None for none. The next entry of ``needs`` is their number.
+        quotas: How much of each quota a pod uses: the next entries of ``needs``. A last entry follows if the pods need
+            a channel of multi-node NVLink.
 
     Raises:
         WordError: The pods request fractions of GPUs.

@@ -217,8 +217,13 @@ def _divided(asked: Asked, cells: Cells, shares: Ways) -> Asked:
     """Return the request to the allocator, with the gang's roles divided by cell.
 
     A role is all pods with equal requests; a cell is a group of nodes, such as a zone. The pods of a role in one cell
-    become a role of their own. Members that keep their places stay in the first of these roles. ``asked`` is the
-    undivided request; ``shares`` has for each role the number of pods by cell.
+    become a role of their own. Members that keep their places stay in the first of the roles into which their role is
+    divided.
+
+    Args:
+        asked: The undivided request.
+        cells: The cells.
+        shares: For each role, the number of pods by cell.
     """
     roles = asked.rules
     assert roles is not None, "there are labels to share the pods by"

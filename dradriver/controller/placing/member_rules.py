@@ -1,6 +1,8 @@
 """The rules of a gang's members about neighbouring pods, by role.
 
-A role is all pods with equal requests. The rules select pods, and become quotas of nodes.
+A role is all pods with equal requests. The rules are affinity, anti-affinity, topology spread and host ports. Rules
+about single nodes become *quotas*: amounts that each node has, and that the pods on it use up. The allocator then
+places no more pods on a node than its quotas allow.
 
 ``gang_roles`` calls this module. ``gang_rules`` calls it for the rules that concern more than single nodes.
 """
@@ -117,7 +119,8 @@ def role_rules(groups: Sequence[Sequence[Member]], kept: Collection[Member], gon
 def _evaluated(rules: Rules | None, known: Collection[Chosen]) -> Rules | None:
     """Return those rules of a pod that the controller evaluates.
 
-    Rules with selectors are removed if ``known``, the selectors that are evaluated, is empty. Host ports stay.
+    If ``known``, the selectors that the controller evaluates, is empty, rules with selectors are removed. Host ports
+    stay. None if ``rules`` is None.
     """
     if rules is None or known:
         return rules
@@ -133,10 +136,10 @@ def alone(rules: Rules) -> Rules:
 
 
 def quotas(picture: Picture, roles: RoleRules) -> list[Quota]:
-    """Return amounts of each node that limit how many of a gang's pods fit.
+    """Return the quotas that stand for a gang's rules about single nodes.
 
-    They stand for the rules of the gang's pods (``roles``) about single nodes: anti-affinity and spread by hostname,
-    and host ports.
+    A quota limits how many of the gang's pods fit on each node. The rules are anti-affinity and topology spread by
+    hostname, and host ports. ``roles`` has the gang's pods with their rules.
     """
     rows = picture.nodes.rows
     node_needs = dict.fromkeys((*_apart_on_nodes(roles), *_ports(roles)))
@@ -154,15 +157,16 @@ def quotas(picture: Picture, roles: RoleRules) -> list[Quota]:
 
 
 def _apart_on_nodes(roles: RoleRules) -> list[tuple[int, ...]]:
-    """Return how much of a node a pod of each role uses, by anti-affinity.
+    """Return for anti-affinity by hostname how much of a node each pod uses.
 
-    A role is all pods with equal requests. For each anti-affinity by hostname, a node has the amount ``_FULL``. The
-    result has a tuple for each of these rules, with one number for each role.
+    These amounts are the ``needs`` of quotas. A role is all pods with equal requests. The result has a tuple for each
+    pod selector of these rules, with one number for each role. In each quota, a node has the amount ``_FULL``.
 
-    * A role whose pods exclude each other uses ``_FULL``, the whole node.
-    * A role that excludes, or is excluded by, a role of this kind uses 1, so many of its pods fit on a node.
-    * If some roles exclude other roles, and none of them its own pods, the side with fewer pods is treated as if its
-      pods excluded each other.
+    * If the pods of a role exclude each other, each uses ``_FULL``: the whole node.
+    * If a role excludes a role of this kind, or is excluded by it, each of its pods uses 1. So many of them fit on a
+      node, but not together with a pod of that role.
+    * If some roles exclude others, and none excludes its own pods, there are two sides. The side with fewer pods is
+      treated as if its pods excluded each other.
     """
     holders: dict[Chosen, set[int]] = {}
     for role, rules in enumerate(roles.rules):
@@ -195,12 +199,19 @@ def _ports(roles: RoleRules) -> list[tuple[int, ...]]:
 
 
 def _spread_on_nodes(picture: Picture, roles: RoleRules, rules: Rules, spread: Spread) -> Ints | None:
-    """Return how many pods each node may have by a topology spread by hostname: (rows,).
+    """Return how many more pods each node may have by a topology spread by hostname.
 
-    ``spread`` is the constraint, ``rules`` are all rules of a pod that has it, and ``roles`` has the gang's pods. The
-    number is the fewest pods of any node, plus the skew, less the pods that the node has now. None if the gang could
-    give each node more pods than the present fewest: the numbers would then change. Cells are used instead
-    (``is_by_node``). There is one row per node.
+    The shape is (rows,). The number is the fewest pods of any node, plus the skew, less the pods that the node has now.
+    It is 0 if this is negative. There is one row per node.
+
+    None if quotas cannot stand for the constraint: the gang could raise the fewest pods of any node, and so change the
+    numbers. Then ``gang_cells`` evaluates the constraint.
+
+    Args:
+        picture: The cluster cache.
+        roles: The gang's pods with their rules.
+        rules: All rules of a pod that has the constraint.
+        spread: The constraint.
     """
     counts = picture.neighbours.spread_counts(rules, spread, roles.without)
     if not counts or not is_by_node(roles, spread, counts):
@@ -214,10 +225,10 @@ def _spread_on_nodes(picture: Picture, roles: RoleRules, rules: Rules, spread: S
 
 
 def is_by_node(roles: RoleRules, spread: Spread, counts: Mapping[str, int]) -> bool:
-    """Return whether a quota for each node keeps a topology spread by hostname.
+    """Return whether quotas of nodes are enough to keep a topology spread by hostname.
 
-    If not, the pods are distributed over cells (groups of nodes, ``gang_cells``), with one cell for each node.
-    ``roles`` has the gang's pods; ``counts`` has the present pods of each node.
+    If not, ``gang_cells`` distributes the pods over cells (groups of nodes), with one cell for each node. ``roles`` has
+    the gang's pods; ``counts`` has the present pods of each node.
     """
     holders = frozenset(role for role, rules in enumerate(roles.rules) if rules is not None and spread in rules.spread)
     pods, least = roles.selected[spread.pods], least_count(spread, counts)

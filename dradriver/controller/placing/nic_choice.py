@@ -1,7 +1,8 @@
 """Chooses the NICs that a pod gets with its GPUs: free NICs of the same node, the nearest first, no NIC twice.
 
 GPUs are chosen first, and NICs follow them. GPUs without a matching NIC are left out only in two cases: the pod
-requires near NICs, or a constraint of its claim covers GPUs and NICs.
+requires near NICs, or a constraint of its claim covers GPUs and NICs. A *constraint* (``matchAttribute``) requires that
+several devices have the same value of an attribute, such as a PCIe root.
 
 ``nic_places`` and ``gang_nics`` call this module.
 """
@@ -390,10 +391,10 @@ def _gpus_of_nics(
 
 
 def _offers_all(ask: NicAsk, gpus: int) -> bool:
-    """Return whether ``gpus_apart`` finds every set of GPUs that can have its NICs.
+    """Return whether ``gpus_apart`` returns all GPUs that can have NICs, for any choice among them.
 
-    If not, ``gpus_apart`` returns one of several possible sets. If a later search with this set fails, it might succeed
-    with another set: the node can still have a place. ``gpus`` is how many GPUs share the NICs that ``ask`` requests.
+    If not, it returns one of several possible sets of GPUs. A search that fails with this set could succeed with
+    another set, so the node can still have a place. ``gpus`` is how many GPUs share the NICs that ``ask`` requests.
     """
     has_one_kind = (
         len({(request.device_class, request.selectors, request.tolerations) for request in ask.requests}) == 1

@@ -1,6 +1,7 @@
 """The NICs of one node for one claim: which NIC fits which request, what it costs, and how long to search.
 
-``nic_choice`` assigns them.
+A *constraint* of a claim (``matchAttribute``) requires that several devices have the same value of an attribute, such
+as a PCIe root. The *cost* of a NIC for a GPU grows with their distance. ``nic_choice`` assigns the NICs.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ _FAR: Final = 4096  # cost of one step of distance; more than any number of func
 
 
 class NicSearchEffort:
-    """The remaining effort of a search for NICs.
+    """The remaining effort of a search for NICs on several nodes.
 
-    It limits how many nodes are searched. On one node, it limits how many values for constraints, and how many sets of
-    GPUs are tried. The first node is always searched completely, so that each new search makes progress.
+    The effort limits how many nodes are searched. On each node it also limits the search: how many values for the
+    constraints, and how many sets of GPUs, are tried. The first node is always searched completely, so that each new
+    search makes progress.
 
     Attributes:
         ended: Whether the search of the current node stopped before it was complete.
@@ -228,10 +230,10 @@ class NodeNics:
 
 
 def _ranks(picture: Picture, node: str, parents: Sequence[str], free_addresses: Collection[str]) -> list[int]:
-    """Return how many virtual functions of its card are used before each NIC.
+    """Return a number for each NIC by which load is spread over network cards.
 
-    The free functions that come before it in the list count, too. The number is 0 for a NIC that is no virtual
-    function. NICs with lower numbers are preferred, so load is spread over network cards.
+    NICs with lower numbers are preferred. For a NIC that is a virtual function, the functions of the same card that are
+    in use are counted. The card's free functions earlier in the list count, too. For any other NIC the number is 0.
 
     Args:
         picture: The cluster cache.

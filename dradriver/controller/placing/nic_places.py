@@ -124,10 +124,17 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
 def _with_other_gpus(
     picture: Picture, wish: PlacementRequest, choices: Choices, fleet: Fleet, rank: Rank, effort: NicSearchEffort
 ) -> Choices:
-    """Return sets of other GPUs with NICs on the same nodes; or an empty list.
+    """Return sets of other GPUs with NICs on the same nodes; empty if there are none.
 
-    The GPUs of a choice may share the only NIC near them, while other GPUs of the same node have one each. ``choices``
-    are sets of ``fleet`` that ``rank`` has ranked by their GPUs alone. ``effort`` limits the search.
+    The GPUs of a choice may share the only NIC near them, while other GPUs of the same node have one NIC each.
+
+    Args:
+        picture: The cluster cache.
+        wish: The pod's request.
+        choices: Sets of GPUs that were ranked without NICs.
+        fleet: The GPUs to search.
+        rank: Ranks sets of GPUs, without NICs.
+        effort: Limits the search for NICs.
     """
     ask = wish.nics
     if ask is None or not nic_choice.demands(ask):

@@ -89,7 +89,7 @@ def _figures(picture: Picture, ask: NicAsk, node: str) -> str:
 
 
 def _impossible(picture: Picture, ask: NicAsk) -> Alike | None:
-    """Return a constraint on GPUs and NICs that no node can satisfy; None without one.
+    """Return a constraint on GPUs and NICs that no node can satisfy; None if there is none.
 
     The constraints are those of ``ask``. This one cannot be satisfied even if all GPUs and NICs are free.
     """

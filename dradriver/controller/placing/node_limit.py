@@ -75,7 +75,7 @@ class NodeLimit(Protocol):
         return placement
 
     def not_known(self, picture: Picture, wish: PlacementRequest) -> Reason | None:
-        """Return a reason while data to check a claim are still missing; else None."""
+        """Return why a claim cannot be checked yet, because data are missing; None if it can."""
         return None
 
     def keeps(self, picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:

@@ -29,7 +29,7 @@ def plan(
 
     Raises:
         NoPlaceError: There is no place, or not enough places for the gang.
-        WordError: A member has a request that no gang can make.
+        WordError: The request of a member is not possible for a gang.
     """
     if gang is None:
         (member,) = members
@@ -49,7 +49,7 @@ def revalidate(
         gang: What the pods of the gang request as a whole; None for one pod.
 
     Raises:
-        WordError: A member has a request that no gang can make.
+        WordError: The request of a member is not possible for a gang.
     """
     if gang is not None:
         return gang_plan.revalidate(picture, members, gated, gang)

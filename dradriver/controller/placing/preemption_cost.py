@@ -1,7 +1,8 @@
 """Computes the cost of ending workloads, and a lower bound of it on one node. Pure.
 
-A cost is compared by the highest priority, then by the number of workloads, then by the lost GPU time. So a workload of
-higher priority is never ended to spare two of lower priority.
+A *victim* is a workload that preemption ends. A *piece* is the part of a running workload on one node. Costs are
+compared by the highest priority, then by the number of workloads, then by the lost GPU time. So a workload of higher
+priority is never ended to spare two of lower priority.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 ``preemption_plan`` calls it. The search takes these steps:
 
-1. Allow only victims up to a priority: the lowest with which there are places at all.
-2. Try the narrowest section of the network with enough room first, and of several the cheapest.
+1. Find the lowest priority with which there are places: only running workloads up to this priority may end.
+2. Try the narrowest section of the network with enough room first. Of equally narrow sections, try the cheapest first.
 3. In a section, take the nodes first that cost least for each pod.
-4. Place the gang as if all workloads of these nodes had ended. Then only workloads end that use something of its
-   places.
+4. Place the gang as if all workloads of these nodes had ended. Then only those workloads really end whose GPUs, or
+   other resources, the places need.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ CLUSTER: Final = "cluster"
 
 
 class _Room(msgspec.Struct):
-    """How many pods a node can have after workloads up to a priority have ended.
+    """How many pods of a gang a node can take after some workloads have ended.
 
-    ``pods`` counts by GPUs alone. ``cost`` has two numbers for each of these pods: workloads to end and GPU-seconds
-    lost. ``pieces`` are the workloads to end.
+    The node's workloads up to a priority end. ``pods`` counts by GPUs alone. ``cost`` has two numbers, each divided by
+    ``pods``: workloads to end and GPU-seconds lost. ``pieces`` are the workloads to end, each with its part on the
+    node.
     """
 
     name: str
@@ -65,9 +66,9 @@ def in_one_part(search: Search) -> Found | None:
 
 
 def _free_rooms(search: Search) -> dict[str, _Room]:
-    """Return by name the nodes with free GPUs for the pods of ``search``.
+    """Return the nodes that have free GPUs for pods of the gang now, by name.
 
-    No workload has to end for these.
+    The cost of these nodes is 0, because no workload has to end. ``search`` has the gang.
     """
     snapshot, fleet = search.snapshot, search.snapshot.fleet
     rooms = {}
@@ -79,9 +80,10 @@ def _free_rooms(search: Search) -> dict[str, _Room]:
 
 
 def _room(search: Search, node: PreemptionNode, priority: int) -> _Room:
-    """Return how many pods a node can have without its workloads up to ``priority``.
+    """Return how many pods of a gang a node can take after some workloads end.
 
-    ``node`` has the workloads that can end, ``search`` the waiting pods.
+    The result also has the cost. The workloads with a priority up to ``priority`` end. ``node`` has the workloads that
+    can end, ``search`` the gang.
     """
     pieces = sorted((piece for piece in node.pieces if piece.priority <= priority), key=lambda piece: piece.lost_s)
     pods = (node.free + sum(piece.gpus for piece in pieces)) // search.gpus
@@ -160,7 +162,7 @@ def _cost(rooms: Sequence[_Room]) -> tuple[float, float, int]:
 
 
 def _in_part(search: Search, rooms: Sequence[_Room]) -> Found | None:
-    """Return a gang's places on some nodes, and few victims; None without places.
+    """Return a gang's places on some nodes, and few victims; None if there are no places.
 
     ``rooms`` has the nodes, and the workloads to end there. First ``search`` simulates that all of these end. Then it
     spares those that the places do not need.

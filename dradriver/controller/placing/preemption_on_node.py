@@ -1,10 +1,11 @@
 """Chooses which workloads to preempt for a single pod: the cheapest ones of one node.
 
-``preemption_plan`` calls it. The search takes these steps:
+A *piece* is the part of a running workload on one node. ``preemption_plan`` calls this module. The search takes these
+steps:
 
 1. Each node gets a lower bound of the cost (``preemption_cost.least``).
 2. The nodes are searched by simulations, lowest bound first, until a bound exceeds the best cost.
-3. The placement also names other nodes with workloads that could end. If these victims cannot be ended, a later
+3. The placement also names other nodes with workloads that could end. If the chosen victims cannot be ended, a later
    preemption uses another of these nodes.
 """
 

@@ -1,5 +1,6 @@
 """The common parts of both preemption searches: running workloads, what they free on each node, and the simulation.
 
+A *victim* is a workload that preemption ends. A *piece* is the part of a running workload on one node.
 ``preemption_on_node`` and ``preemption_in_network`` choose which workloads to try. Pure.
 """
 
@@ -217,9 +218,9 @@ def spared(
     order: Iterable[Piece],
     simulate: Callable[[list[Piece]], dict[Member, Placement] | None],
 ) -> tuple[list[Piece], dict[Member, Placement] | None]:
-    """Remove victims one by one while there are still places.
+    """Remove victims one by one from a list as long as there are still places.
 
-    Returns the victims that have to end, and the places.
+    Returns the victims that are left and must end, and the places.
 
     Args:
         pieces: All victims.

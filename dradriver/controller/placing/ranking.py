@@ -1,6 +1,7 @@
 """Ranks sets of GPUs on nodes for a pod, best first, and explains if there are none.
 
-``decide`` calls this module; the gang plan uses its texts.
+A *fleet* is the allocator's arrays of the nodes and their free GPUs. A *limit* is a feature's limit on the choice of a
+node (``node_limit``). ``decide`` calls this module; the gang plan uses its texts.
 """
 
 from __future__ import annotations
@@ -89,10 +90,10 @@ def rank(
 def _explained(
     snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit], error: NoPlaceError
 ) -> NoPlaceError:
-    """Return the allocator's error, extended by why nodes and GPUs were left out.
+    """Return the allocator's error, with why nodes and GPUs were not offered to it.
 
-    The allocator does not know the nodes and GPUs that were not offered to it. It was offered the nodes ``fit``, after
-    ``limits`` left out some.
+    The allocator does not know these nodes and GPUs, so its own text cannot name them. It was offered the nodes
+    ``fit``, without those that ``limits`` left out.
     """
     picture = snapshot.picture
     left_out = _all_causes(snapshot, wish, fit, limits)
@@ -133,7 +134,7 @@ def _ranked(
 ) -> Choices:
     """Return the best sets of a fleet's GPUs on the nodes ``fit``, after all limits.
 
-    ``most`` is how many nodes the placement may name; more are ranked.
+    ``most`` is how many nodes the placement may name. Sets of more nodes are returned, so that the caller can choose.
     """
     rank: Rank = partial(_ranked_alone, picture, wish, most)
     for limit in limits:
@@ -144,7 +145,7 @@ def _ranked(
 def _ranked_alone(picture: Picture, wish: PlacementRequest, most: int, fit: Bools, fleet: Fleet) -> Choices:
     """Return the best sets of a fleet's GPUs on the nodes ``fit``, without any limit.
 
-    ``most`` is how many nodes the placement may name; more are ranked.
+    ``most`` is how many nodes the placement may name. Sets of more nodes are returned, so that the caller can choose.
     """
     if not isinstance(wish.request, Whole):
         tenant = picture.inventory.tenant(wish.claim[0])
@@ -199,9 +200,10 @@ def _lacks(picture: Picture) -> str:
 
 
 def any_aside(picture: Picture, fit: Bools) -> bool:
-    """Return whether the GPUs of any of these nodes are not assessed yet.
+    """Return whether the GPUs of any of these nodes cannot be placed on yet.
 
-    The controller first computes the sets of GPUs of a new type of machine. Until then it places no pod on its nodes.
+    For a new type of machine, the controller first computes the sets of GPUs. Until then it places no pod on nodes of
+    this type.
 
     Args:
         picture: The cluster cache.

@@ -166,12 +166,12 @@ class Reservable:
     async def _sets_of_nodes(
         self, workload: PendingWorkload, allowance: Allowance
     ) -> AsyncIterator[tuple[Ready, Candidate | None]]:
-        """Yield for each node the earliest possible time of a free set, and the set.
+        """Yield for each node a time, and its first set of GPUs that becomes free.
 
-        The nodes come in the order of these times. At this time the node has as many free GPUs as the pod requests, in
-        any combination; a set that fits can be free later. The set is the first of the node that becomes free; None if
-        the node has no set for the pod. ``allowance`` has the pods and GPUs that limits, such as a tenant's cap, leave
-        to the workload.
+        No set of the node is free before this time. At this time the node has as many free GPUs as the pod requests, in
+        any combination. A set that fits the pod can be free later. The nodes come in the order of these times. The set
+        is None if the node has no set for the pod. ``allowance`` has the pods and GPUs that limits, such as a tenant's
+        cap, leave to the workload.
         """
         wish, clock = workload.lead.wish, asyncio.get_running_loop().time
         assert isinstance(wish.request, Whole), "asked before"
@@ -285,7 +285,7 @@ class Reservable:
         ends: _Ends,
         leaving: Collection[tuple[str, Amounts]],
     ) -> Mapping[Member, Placement] | None:
-        """Return a gang's places on nodes as if these were free; None without a plan.
+        """Return a gang's places on nodes as if these were free; None if no plan fits.
 
         Args:
             workload: The gang.

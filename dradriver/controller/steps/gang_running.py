@@ -1,8 +1,8 @@
 """Decides about a running gang with missing pods: place its new pods one by one, or restart the gang. Pure.
 
-``RunningGangs`` calls it. An unbound pod that was created before the gang's claims should have started with the gang:
-without a gang barrier, the scheduler may bind some pods and find no room for others. A pod that was created later
-replaces a lost pod, or the gang grows.
+``RunningGangs`` calls it. An unbound pod that is older than the gang's claims should have started with the gang. If
+there is no gang barrier, the scheduler may have bound some pods and found no room for this one. A pod that is younger
+than the claims replaces a lost pod, or lets the gang grow.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def _leaving(state: GangState, now: float) -> Wait | Release | None:
 def _gathering(state: GangState, now: float) -> Step:
     """Return the step for a gang without claims, by its ``state``.
 
-    Members that lack something first, such as a template that is not read, are left out if the others are enough.
-    ``now`` is by the event loop's clock.
+    A member can lack something that it needs first, such as a template that is not read. If the other members are
+    enough for the gang, the plan leaves such a member out. ``now`` is by the event loop's clock.
     """
     workload, size = state.workload, state.size
     if not isinstance(size, tuple):

@@ -1,8 +1,8 @@
 """Decides the next step of a pod that is placed by itself, from its state. Pure.
 
-Once a pod's gate is removed, its GPUs are kept from other pods only until this deadline, for any cause. All deadlines
-of such a pod are checked here. ``gang_step`` does the same for gangs that have not started, by the same rules
-(``rules.py``).
+Once a pod's gate is removed, its GPUs are kept from other pods only until a deadline. If the pod is not bound by this
+time, for any cause, the claim is deleted. All deadlines of such a pod are checked here. ``gang_step`` does the same for
+gangs that have not started, by the same rules (``rules.py``).
 """
 
 from __future__ import annotations
@@ -95,10 +95,11 @@ def _unclaimed(member: Member, picture: Picture, now: float) -> Step:
 
 
 def _place(member: Member, picture: Picture, now: float, *, joins: str = "") -> Step:
-    """Return the step that places a pod; a wait while its template is read.
+    """Return the step that places a pod; a wait while something is missing.
 
-    It also waits for a while after another program deleted the pod's claim. ``joins`` is the uid of the shared claim to
-    join; empty for a claim of its own. ``now`` is by the event loop's clock.
+    The pod waits while its template is read. It also waits for a while after another program deleted its claim.
+    ``joins`` is the uid of the shared claim to join; empty for a claim of its own. ``now`` is by the event loop's
+    clock.
     """
     if picture.templates.unread_of(member.pod) is not None:
         return Wait()
@@ -283,10 +284,10 @@ def _settled(pod: Pod, claim: ClaimRecord) -> Settle | None:
 
 
 def _untrue(pod: Pod, claim: ClaimRecord) -> dict[str, str | None]:
-    """Return the annotations that must be written because they differ from the pod's claim.
+    """Return the annotations that the pod must get, because it shows those of another claim.
 
-    Empty if the claim belongs to another pod or has no devices. Annotations can differ if two leaders overlap: one of
-    them may have written those of another claim.
+    This can happen if two leaders overlap: one wrote the annotations for a claim that has been replaced since. Empty if
+    the annotations are right, or if the claim belongs to another pod or has no devices.
     """
     if claim.devices is None or claim.pin is None:
         return {}

@@ -63,11 +63,11 @@ def freed_at(member: Member, claim: ClaimRecord, now: float) -> float | None:
 
 
 def patience(member: Member, deadlines: Deadlines) -> float | None:
-    """Return until when a scheduler's refusal of a pod is tolerated; None without a refusal.
+    """Return until when a scheduler's refusal of a pod is tolerated; None if there is none.
 
-    ``deadlines`` says how long. If the scheduler also refused the pod with its last claim, it may repeat the same
-    message. The API does not show a repeated message, so the controller waits longer. The time is by the event loop's
-    clock.
+    None also while the scheduler preempts other pods for this pod. ``deadlines`` says how long a refusal is
+    tolerated. If the scheduler also refused the pod with its last claim, it may repeat the same message. The API does
+    not show a repeated message, so the controller waits longer. The time is by the event loop's clock.
     """
     memory = member.memory
     if memory.unschedulable_at is None or is_preempting(member.pod):

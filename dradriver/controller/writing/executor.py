@@ -265,9 +265,9 @@ class Executor:
             self._wait(workload, again(cause))
 
     def forget_claims(self, workload: PendingWorkload) -> None:
-        """Stop counting claims of a workload whose creation has an unknown outcome.
+        """Stop counting claims of a workload whose existence is not known.
 
-        If such a claim exists, the reflector shows it later.
+        The answer to their creation was lost. If such a claim exists, the reflector shows it later.
         """
         for member in workload.members:
             if (claim := claim_key(member.pod)) is not None:
@@ -381,10 +381,11 @@ class Executor:
     async def _let_go(self, workload: PendingWorkload, slot: Slot) -> None:
         """Revoke the claims of a workload if one of its writes hangs.
 
-        Then other workloads can have the GPUs. A slow webhook can delay a write for long. A slow server delays all
-        workloads, so revoking would not help. The server does not call webhooks for reads: if a read is quick, the
-        webhook is the cause, and the claims are revoked. The write itself is not cancelled: with a timeout, a slow
-        server would never complete a write. ``slot`` shows since when the write hangs.
+        Then other workloads can have the GPUs. The claims are revoked only if a webhook causes the delay. If the server
+        itself is slow, all workloads are delayed, and revoking would not help. To find the cause, the pods are read:
+        the server calls no webhooks for reads, so a quick read shows that the webhook is slow. The write itself is not
+        cancelled, because with a timeout a slow server would never complete a write. ``slot`` shows since when the
+        write hangs.
         """
         clock = asyncio.get_running_loop().time
         hanging_since, pause_s = slot.since, SLOW_S

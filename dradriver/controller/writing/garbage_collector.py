@@ -29,8 +29,8 @@ LONGEST_PAUSE_S: Final = 40.0  # of a claim that cannot be deleted
 class Collector:
     """Deletes claims whose pods are gone, if Kubernetes does not delete them.
 
-    It also finishes deletions that Kubernetes cannot finish. And it ends assumptions: writes that the cluster cache
-    counts although no reflector has shown them.
+    It also finishes deletions that Kubernetes cannot finish. And it checks old assumptions: writes of the controller
+    that the cluster cache counts although no reflector has shown them.
     """
 
     def __init__(self, client: Client, picture: Picture, writer: ApiWriter, lanes: Lanes, *, grace_s: float) -> None:

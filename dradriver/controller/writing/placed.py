@@ -78,10 +78,10 @@ class Placed:
             metrics.ACROSS_NUMA.labels(gpus).inc()
 
     def seen(self, old: object, new: object) -> None:
-        """Count a placed pod that has got its GPUs or was bound.
+        """Count a placed pod in the metrics once it has its GPUs or is bound.
 
-        ``old`` and ``new`` are the states of an object before and after a change that a reflector saw. Other changes
-        are ignored.
+        ``old`` and ``new`` are the states of an object before and after a change that a reflector saw. All other
+        changes are ignored.
         """
         match old, new:
             case ClaimRecord(devices=None), ClaimRecord(pin=Pin(), devices=dict()):

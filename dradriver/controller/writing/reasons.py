@@ -154,9 +154,9 @@ class Reasons:
             self._due.put_at(key, known.due)
 
     def insist(self, pod: Pod, *, but: Collection[Cause] = ()) -> bool:
-        """Set a pod's reason to its last failure again: a failed write or placement of this pod.
+        """Set the reason of a pod to its last failed write or placement again.
 
-        Returns False if there was no failure, or if the reason's cause is in ``but``.
+        Returns False, and changes nothing, if there was no failure, or if the cause of that reason is in ``but``.
         """
         known = self._told.get((pod.metadata.namespace, pod.metadata.name))
         if known is None or known.uid != pod.metadata.uid or known.own is None or known.own.cause in but:
@@ -286,5 +286,5 @@ class Reasons:
 
 
 def _text(reason: Reason | None) -> str | None:
-    """Return the annotation text of a reason; None without a reason."""
+    """Return the annotation text of a reason; None if ``reason`` is None."""
     return None if reason is None else cut(reason.text)

@@ -315,8 +315,9 @@ class UsageStore:
     async def _own(self, found: dict[str, Any]) -> dict[str, Any]:
         """Set the owners of the ConfigMap ``found``; return it as the server then has it.
 
-        ConfigMaps of earlier days are not written any more. But the setting whether they outlast an uninstallation may
-        have changed. If the write fails, the ConfigMap is returned unchanged.
+        The owners decide whether the ConfigMap is deleted by an uninstallation. The administrator may have changed this
+        setting since the ConfigMap was written. ConfigMaps of earlier days are not written again, so their owners are
+        set here. If this write fails, the ConfigMap is returned unchanged.
         """
         wanted = found | {"metadata": found["metadata"] | {"ownerReferences": self._owners}}
         try:
@@ -385,7 +386,7 @@ class UsageStore:
     def _warn(self, name: str, error: DriverError, then: str) -> None:
         """Log a problem with a ConfigMap, but only once while its cause stays the same.
 
-        ``then`` is a sentence about what the controller does.
+        ``then`` is a sentence that says what the controller does about it.
         """
         cause = f"{error.status} {error.api_reason}" if isinstance(error, ApiError) else error.reason
         if self._warned.get(name) != cause:
