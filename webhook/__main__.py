@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
 async def serve(args: Options) -> None:
     """Run the main program: serve admission over TLS, with health and metrics, until cancelled.
 
-    It keeps certificates and policies current.
+    The program keeps certificates and policies current.
     """
     from dradriver.api.base.allocating_driver import LEDGERS, bind
     from dradriver.process.health_server import serve_health

@@ -39,8 +39,8 @@ class Body:
 
         Args:
             most: The largest size, bytes.
-            is_waited_for: Returns whether others wait for the bytes that this body has borrowed. Then a slow sender
-                gets less time. By default it returns False.
+            is_waited_for: Returns whether other bodies wait for the bytes that this body has borrowed
+                (``bytes_in_flight``). Then a slow sender gets less time. By default it returns False.
         """
         self._is_waited_for = is_waited_for
         with self._watched():

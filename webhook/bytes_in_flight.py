@@ -1,8 +1,8 @@
 """Limits how many bytes of large request bodies the server holds at once, and shares them among the senders.
 
-``server.Endpoint`` calls it. When a body turns out to be large, the endpoint first borrows as many bytes as the body's
-size, and then reads the rest of the body. As with connections (``dradriver/process/server_connections.py``), an address
-that waits takes bytes from the address that holds most.
+``server.Endpoint`` calls it. When a body turns out to be large, the endpoint first borrows as many bytes as the body
+has. Then it reads the remaining bytes of the body. As with connections (``dradriver/process/server_connections.py``),
+an address that waits takes bytes from the address that holds most.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Budget:
     the time that it takes at ``RATE``, and after ``MOST_DELAY_S`` at the latest. So small bodies overtake large ones,
     and no body waits forever.
 
-    An address that sends alone can hold all bytes. If another address that holds less must wait, the oldest loan of the
-    address that holds most is revoked, but not before its term is over. Loans of one address never revoke each other.
+    An address that sends alone can hold all bytes. If another address that holds less must wait, the address that holds
+    most loses its oldest loan. A loan is not revoked before its term is over. Loans of one address never revoke each
+    other.
 
     Args:
         size: How many bytes can be lent at once. No single loan can be larger.

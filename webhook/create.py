@@ -246,8 +246,8 @@ def authors_affinity(pod: pod_view.Pod) -> Any:
     """Return the node affinity that a created pod must require, as JSON; ``AS_SENT`` for no change.
 
     The affinity changes only in a copy of a placed pod. The copy has the affinity by which the controller restricted
-    the original to its nodes, and gets the affinity that its author wrote instead. A note (an annotation of the driver)
-    has the author's affinity. None if its author wrote none.
+    the original to its nodes, and gets instead the affinity that its author required. This affinity is in a note, an
+    annotation of the driver. The result is None if the author required no node affinity.
 
     Raises:
         WordError: The note or the affinity is not valid.
@@ -273,9 +273,10 @@ def _is_copy(pod: pod_view.Pod) -> bool:
 
 
 def _shares(pod: pod_view.Pod, claim: str | None) -> bool:
-    """Return whether the note on a copied pod says that it shares this claim.
+    """Return whether a copied pod's note says that the original pod shared this claim.
 
-    Pods can share one claim. The note is an annotation with the request of the original pod.
+    Several pods can share one claim. The note is an annotation with the request of the original pod. The result is
+    False if the note cannot be read.
 
     Args:
         pod: The pod as sent.
@@ -351,10 +352,9 @@ def _uses_claim(claims: Sequence[pod_view.UsedClaim]) -> bool:
 
 
 def _app(container: pod_view.Container, requests: Requests) -> desired.Container | None:
-    """Return the desired fields of a container that is no plain init container; None for no change.
+    """Return the desired fields of an app container or a sidecar; None for no change.
 
-    These are app containers and sidecars. A container with GPUs uses its own requests of the claim, and loses its GPU
-    limits.
+    A container with GPUs uses its own requests of the claim, and loses its GPU limits.
 
     Args:
         container: The container.

@@ -1,6 +1,7 @@
 """The desired values of the driver's fields in a pod.
 
-``create`` and ``update`` return them, and ``patch`` writes them.
+``create`` and ``update`` return them, and ``patch`` writes them. The desired form of a list is given as ``Entries``: a
+number stands for the sent entry with this index, JSON for a new entry.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ended_after(*seconds: int | None) -> int | None:
-    """Return the smallest of several ``activeDeadlineSeconds`` that is not None; None if all are."""
+    """Return the smallest of several ``activeDeadlineSeconds``; None if all of them are None."""
     return min((bound for bound in seconds if bound is not None), default=None)
 
 
 def with_last(sent: Sequence[pod_view.Named], *own: pod_view.Named) -> Entries:
-    """Return the desired form of a pod's list: with the entries ``own`` last.
+    """Return the desired form of a pod's list, with the entries ``own`` at its end.
 
     The list is, for example, ``spec.schedulingGates``.
 
@@ -86,7 +87,7 @@ def with_last(sent: Sequence[pod_view.Named], *own: pod_view.Named) -> Entries:
 
 
 def without(sent: Sequence[pod_view.Named], name: str) -> Entries:
-    """Return the desired form of a pod's list: without the entries of a name.
+    """Return the desired form of a pod's list, without all entries of one name.
 
     The list is, for example, ``spec.resourceClaims``.
 
@@ -98,7 +99,7 @@ def without(sent: Sequence[pod_view.Named], name: str) -> Entries:
 
 
 def replaced(sent: Sequence[pod_view.Named], own: pod_view.Named) -> Entries:
-    """Return the desired form of a pod's list: with one entry replaced.
+    """Return the desired form of a pod's list, with one entry replaced.
 
     The list is, for example, ``spec.resourceClaims``.
 
@@ -110,7 +111,7 @@ def replaced(sent: Sequence[pod_view.Named], own: pod_view.Named) -> Entries:
 
 
 def as_in(live: Sequence[pod_view.Named], sent: Sequence[pod_view.Named], name: str) -> Entries:
-    """Return the desired form of an updated pod's list: one entry as stored.
+    """Return the desired form of an updated pod's list, with some entries as stored.
 
     The list is, for example, ``spec.resourceClaims``. All entries with the name ``name`` are as in the stored pod, the
     others as sent. The order is that of the stored pod's list.

@@ -45,7 +45,9 @@ class _JobSet(Part, frozen=True):
 
 
 def check(pod: pod_view.Pod, wish: Resolved, policies: Policies) -> list[str]:
-    """Refuse a pod whose gang is impossible. Return a warning if the size of its gang is not known.
+    """Refuse a pod whose gang is impossible; return a warning about an unknown gang size.
+
+    The list is empty if the pod requests no gang, or if there is nothing to warn about.
 
     Args:
         pod: The pod as sent.
@@ -87,8 +89,8 @@ def check_maker(
         templates: The paths, in the object, of its pod templates to which its annotations are copied.
 
     Raises:
-        WordError: Some of its pods are created only after the first one runs, its gang cannot be distinguished from
-            others, or the spec is not one of this kind.
+        WordError: Some of its pods are created only after the first one runs, or its gang cannot be distinguished from
+            another gang. Or the spec is not one of this kind.
     """
     if gang is None or not gang.asked:  # annotations that only limit a gang do not ask for one
         return
@@ -135,7 +137,8 @@ def _job_set(spec: Any) -> _JobSet | None:
 def _template_annotations(job: _ReplicatedJob) -> Mapping[str, str]:
     """Return the annotations of the Job template in ``job``, one of a JobSet's ``replicatedJobs``.
 
-    JobSet's controller copies those that it knows from there to its pods.
+    JobSet's controller copies the annotations that it knows from this template to the pods. The result is empty if the
+    template has none.
     """
     metadata = job.template and job.template.metadata
     return (metadata and metadata.annotations) or {}

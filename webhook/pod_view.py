@@ -339,7 +339,7 @@ def selector(spec: Spec) -> NodeSelector | None:
 def same(one: Raw, other: Raw) -> bool:
     """Return whether two pieces of a pod's JSON are the same bytes.
 
-    The API server always writes equal values in the same way.
+    The API server writes equal values as equal bytes, so False means that the values differ.
     """
     return memoryview(one) == memoryview(other)
 

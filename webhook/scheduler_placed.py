@@ -1,7 +1,7 @@
 """Checks pods for which kube-scheduler alone chooses the GPUs: which annotations it can follow.
 
-It chooses at once (``placement: static``), or if the controller finds no place (``when-full: hand-over``). ``create``
-and ``update`` call this module.
+With ``placement: static``, kube-scheduler chooses at once. With ``when-full: hand-over``, it chooses if the controller
+finds no place. ``create`` and ``update`` call this module.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def check(resolved: Resolved, policies: Policies) -> None:
 def advice(resolved: Resolved) -> list[str]:
     """Return warnings if the scheduler can find the required links only on few machines.
 
-    They are for pods with ``placement: static`` or ``when-full: hand-over``.
+    The list is empty for pods without ``placement: static`` and ``when-full: hand-over``.
     """
     request = resolved.request
     size = claim_alternatives.larger_group(request)
@@ -111,8 +111,8 @@ def noted(resolved: Resolved, keep_env: tuple[str, ...]) -> Resolved:
 def kept(pod: pod_view.Pod, containers: Collection[str]) -> tuple[str, ...]:
     """Return the environment variables of these containers that the node agent must not replace.
 
-    The author set them, and the node agent sets variables with the same prefixes by CDI. They are noted for a pod that
-    only the scheduler places (``static``).
+    The author set them, and the node agent sets variables with the same prefixes by CDI. These variables are noted for
+    a pod that only the scheduler places (``static``).
 
     Raises:
         WordError: An environment is invalid, or has more or longer such variables than are supported.

@@ -39,7 +39,7 @@ class Endpoint:
     Args:
         admission: Answers reviews.
         wait_s: The longest time of a request, seconds.
-        grace_s: For how many seconds a sender may be too slow, as in ``Body``.
+        grace_s: For how many seconds a sender may send more slowly than ``body.RATE``.
     """
 
     def __init__(self, admission: Admission, *, wait_s: float = WAIT_S, grace_s: float = GRACE_S) -> None:
@@ -53,8 +53,8 @@ class Endpoint:
         """Return the server's HTTP answer to an admission review.
 
         The status is 400 if the body is not a review, 413 if it is too large, and 429 if it takes too long. With these
-        statuses the API server refuses the object, or accepts it if the webhook's ``failurePolicy`` is Ignore. It shows
-        users the message of the Status in the answer's body.
+        statuses the API server refuses the object, or accepts it if the webhook's ``failurePolicy`` is Ignore. The API
+        server shows users the message of the Status in the answer's body.
         """
         paths = self._admission.paths
         if http.path not in paths:

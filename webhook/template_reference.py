@@ -141,7 +141,7 @@ def _write_one_of(entries: dict[str, str]) -> str:
 def check(request: Resolved, annotations: Annotations) -> None:
     """Raise if annotations request something that only the claim template may request.
 
-    This is the vendor, a fraction, sharing or the placement.
+    The annotations must not request a vendor, a fraction, a shared claim or ``placement: static``.
 
     Args:
         request: The request that the annotations make.

@@ -22,8 +22,8 @@ _ON_A_NODE: Final = (
 def translate(pod: pod_view.Pod, policies: Policies) -> tuple[desired.Desired | None, list[str]]:
     """Return the desired fields of a created pod with limits only, and warnings.
 
-    There are no fields if the pod stays unchanged. A pod with ``spec.nodeName`` stays unchanged, with a warning. The
-    kubelet announces its static pods in this way, and refusing them would help no one.
+    The first value is None if the pod stays unchanged. A pod with ``spec.nodeName`` stays unchanged, with a warning. It
+    is not refused, because it can be the API object that the kubelet creates for a static pod, which runs in any case.
 
     Args:
         pod: The pod as sent.

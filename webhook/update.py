@@ -57,7 +57,7 @@ _NO_NOTE: Final = f"{names.REQUEST} is missing, so the {names.PREFIX} annotation
 def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[desired.Desired | None, list[str]]:
     """Return the desired fields of an updated pod, and warnings.
 
-    There are no fields if the pod is not for this driver.
+    The first value is None if the pod is not for this driver.
 
     Args:
         pod: The pod as sent.
@@ -65,8 +65,8 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
         policies: The policies in force.
 
     Raises:
-        WordError: An annotation that was added or changed is unknown or bad, a field grew beyond its bound, or the
-            driver's label was added to a pod that had none.
+        WordError: An annotation that was added or changed is unknown or bad, or a field grew beyond its bound. Or the
+            driver's label was added to a pod that did not have it.
     """
     sent, was_sent = Annotations(pod.words, policies), Annotations(live.words, policies)
     # Without one of these labels, this driver did not admit the pod: it has no claim and no gate of ours.
@@ -102,9 +102,9 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
 def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple[str | None, list[str]]:
     """Return the text of the note with the pod's resolved request, and warnings.
 
-    The note is an annotation for the controller. It is made again if annotations changed while the pod is gated, or if
-    the live pod's note cannot be read. Otherwise it stays unchanged. None if the live pod has no note and none can be
-    made.
+    The note is an annotation for the controller. The text is made again if annotations changed while the pod is gated,
+    or if the live pod's note cannot be read. Otherwise the text stays unchanged. None if the live pod has no note and
+    none can be made.
 
     Args:
         live: The pod as stored.
@@ -200,9 +200,9 @@ def _asks(live: pod_view.Pod) -> tuple[Asks | None, Resolved | None]:
     """Return the GPUs that the live pod's containers request, and its resolved request.
 
     The second is the note on the pod, an annotation of the driver. The first comes from the second if possible. Each is
-    None if unknown. The webhook removed the GPU limits when the pod was created, so the note is the only complete
-    source. If the note cannot be read, the GPUs are known only if a single container uses the pod's claim and an
-    annotation has the number of GPUs.
+    None if it is not known. The webhook removed the GPU limits when the pod was created, so the note is the only
+    complete source. If the note cannot be read, two conditions must hold for the GPUs to be known: a single container
+    uses the pod's claim, and an annotation has the number of GPUs.
     """
     try:
         note = resolved.read(live.written)
@@ -218,8 +218,8 @@ def _asks(live: pod_view.Pod) -> tuple[Asks | None, Resolved | None]:
 def _read_too_late(sent: Annotations, was_sent: Annotations) -> list[str]:
     """Return a warning if annotations changed too late for the driver to read them.
 
-    That is after the pod got its place. Empty if none changed. ``sent`` are the annotations as sent, ``was_sent`` those
-    of the stored pod.
+    Too late means after the pod got its place. The result is empty if no annotation changed. ``sent`` are the
+    annotations as sent, ``was_sent`` those of the stored pod.
 
     Raises:
         WordError: An annotation that was added or changed is bad.

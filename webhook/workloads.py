@@ -1,7 +1,8 @@
 """Annotations on a Job, a Deployment or another object that creates pods: they are copied into its pod templates.
 
-Kubernetes does not copy annotations of such an object to its pods, but many manifests have them there. They are read
-like those of a pod. So the author of a mistake gets an error at once, instead of an Event on the object's controller.
+Kubernetes does not copy annotations of such an object to its pods, but many manifests have them there. The webhook
+reads these annotations like the annotations of a pod. So the author of a mistake gets an error at once, instead of an
+Event on the object's controller.
 
 A template with annotations of the driver is not changed. There is one exception: before an update its annotations were
 exactly those of the object, which shows that they were copied.
@@ -108,8 +109,8 @@ def _copied(
 ) -> tuple[Patch, Iterable[str]]:
     """Return the patch that copies an object's annotations into its pod templates.
 
-    The ``schedulerName`` of each of these templates is returned, too. ``new`` is the object as JSON, ``sent`` the same
-    decoded; ``before`` is the metadata before an update.
+    The second value has the ``schedulerName`` of each template that gets annotations. ``new`` is the object as JSON,
+    ``sent`` the same decoded; ``before`` is the metadata before an update.
     """
     # 1. The object's annotations, now and before this update. ``words`` are those under our prefixes.
     metadata = sent.metadata

@@ -42,7 +42,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
         gang: Whether they are a gang.
         gpus: Number of GPUs that they have.
         owner: The object that creates them again, as ``Job/train``; empty if there is none.
-        gpu_hours: GPU-hours since the GPUs were allocated. They are lost if the pods cannot resume their work.
+        gpu_hours: GPU-hours since the GPUs were allocated. These hours are lost if the pods cannot resume their work.
     """
 
     namespace: str

@@ -176,7 +176,10 @@ async def _read(client: Client, server: ServerConfig, workload: WorkloadName) ->
 
 
 def _of(pods: Sequence[Pod], workload: WorkloadName) -> list[Pod]:
-    """Return the pods of a gang or owner: the oldest that waits first, else the oldest."""
+    """Return the pods of a gang or owner: first the pods that wait, then all others.
+
+    Both groups are sorted by age, the oldest pod first.
+    """
     return sorted(
         (pod for pod in pods if workload_names.is_of(pod, workload)),
         key=lambda pod: (not _is_waiting(pod), *_age(pod)),

@@ -25,8 +25,8 @@ _FOLDER = click.option(
 def fault() -> None:
     """Break and repair GPUs of a simulated node; run it where the node agent runs.
 
-    The command writes the file <dir>/<node>.json, which the agent reads every ten seconds. It refuses nodes that are
-    not simulated.
+    The command writes the file <dir>/<node>.json, which the agent reads every ten seconds. The command refuses nodes
+    that are not simulated.
     """
 
 

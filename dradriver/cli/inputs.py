@@ -16,7 +16,7 @@ MOST_BYTES: Final = 16 << 20
 
 
 class Number(click.FloatRange):
-    """A click type for a number in a range; ``nan`` is refused, which click accepts."""
+    """A click type for a number in a range, without ``nan``, which click's own type accepts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the user's number as a float.

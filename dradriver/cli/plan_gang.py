@@ -69,7 +69,7 @@ def run(
     """Print the nodes that a gang of pods would get in the cluster, for ``gputopo plan --gang``.
 
     Args:
-        text: The gang, as for ``gpus``.
+        text: The gang: ``8x8`` is 8 pods with 8 GPUs each, ``4-8x8`` is 4 to 8 pods.
         question: The request of each pod.
         near: The network level that must hold all pods, as in the annotation: ``leaf``, ``preferred leaf``.
         file: The policies of the user's file; None to use the driver's policies.

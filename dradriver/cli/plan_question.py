@@ -35,8 +35,8 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         free: The numbers of the free GPUs; if left out, all GPUs are free.
         gpus: The number of requested GPUs; may be left out if ``containers`` gives it.
         policy: As the annotation ``policy``.
-        workload: As the annotation ``workload``. The file of ``--policies`` says what the word requests. It can also
-            define further values of ``policy``.
+        workload: As the annotation ``workload``. The file of ``--policies`` says what the word requests. The file can
+            also define further values of ``policy``.
         required: As the annotation ``required``: words in a list or separated by commas.
         preferred: As the annotation ``preferred``, best first.
         strategy: As the annotation of this name. The same is true of further fields that are called like annotations.

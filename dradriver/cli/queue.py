@@ -47,8 +47,8 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """A pod or gang that waits. All text in it is safe to print.
 
     Attributes:
-        state: ``waiting``, ``gathering`` if too few pods of a gang exist, or ``refused`` if the tenant's cap is smaller
-            than the request, so that it is never placed.
+        state: ``waiting``, ``gathering`` or ``refused``. A gang is ``gathering`` while too few of its pods exist. A
+            workload is ``refused`` if its request is larger than the tenant's cap, so that it is never placed.
         position: The position in the queue, from 1; None if it has none: only ``waiting`` workloads have one.
         name: Its name (``workload_names``), which ``gputopo explain`` takes.
         namespace: Its namespace.

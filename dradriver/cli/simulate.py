@@ -124,31 +124,40 @@ def simulate(
     output: str,
     no_color: bool,
 ) -> None:
-    """Print figures of placement policies, or of orders, on a simulated cluster.
+    """Print figures of placement policies, or of queue orders, on a simulated cluster.
 
-    best set: jobs of two GPUs and more whose set is as good as any machine here has. bandwidth: theirs against that
-    best. fragmented: free GPUs in no free set of four that is as good as the machine has. gangs released: how often
-    a job released the GPUs of some pods because the others found no place. utilisation and fragmented count until the
-    last job comes. A model of NCCL is the judge, and our own policies choose by it; of other vendors than NVIDIA there
-    is none, and what stands for bandwidth are the links of a set.
+    "best set" is the share of the jobs with two GPUs or more whose set is as good as the best set of any machine here.
+    "bandwidth" is the bandwidth of these jobs relative to that best set. "fragmented" is the share of the free GPUs
+    that are in no free set of four as good as the best set of four of the machine. "gangs released" counts how often a
+    job released the GPUs of some of its pods because its other pods found no place. "utilisation" and "fragmented" are
+    measured until the last job arrives. A model of NCCL predicts the bandwidth, and the driver's own policies choose
+    sets by the same model. For vendors other than NVIDIA there is no model, and the links of a set are compared
+    instead.
 
-    All machines are of one vendor. Where a product does not give every number of GPUs a job has the next that there is.
+    All machines are of one vendor. If a product does not allow every number of GPUs, a job gets the next larger
+    possible number.
 
-    With --shape sizes, durations and bursts are those that Acme (seren, kalos), Microsoft (philly), SenseTime (helios)
-    and Alibaba (pai) published; jobs larger than the cluster are cut to it.
+    With --shape, sizes, durations and arrivals of jobs follow the figures that Acme (seren, kalos), Microsoft (philly),
+    SenseTime (helios) and Alibaba (pai) published. Jobs that are larger than the cluster are cut to its size.
 
-    With --order jobs start with all pods or not at all, on the sets of one policy (ours, gangs). fifo: the oldest
-    first, who finds no place is passed by. strict fifo: it holds up all. easy: it gets GPUs reserved, and others run
-    there if they are ended before. kueue strict, kueue best effort: a ClusterQueue a tenant. ours: the tenant with the
-    least GPU time for its weight, and GPUs reserved for a job that was blocked for half an hour. fair easy: easy in
-    the line of ours. reserved fifo: the reservations of ours in the line of fifo. unfair: how far a tenant's share of
-    GPU time was from its weight, while all had jobs waiting (contended). one job: the largest job's share of that;
-    shares cannot be nearer. ended: jobs that ran for as long as they had declared.
+    With --order, a job starts with all of its pods or not at all. One placement policy is used for all orders (by
+    default "ours, gangs"). "fifo" tries the oldest job first, and skips jobs without a place. "strict fifo" starts no
+    other job while the oldest one has no place. "easy" reserves GPUs for the first job without a place. Other jobs use
+    reserved GPUs only if they end before these are needed. "kueue strict" and "kueue best effort" have a ClusterQueue
+    of Kueue for each tenant. "ours" tries the tenant with the least GPU time for its weight first, and reserves GPUs
+    for a job that was blocked for half an hour. "fair easy" is "easy" with the job order of "ours". "reserved fifo" is
+    "fifo" with the reservations of "ours".
 
-    With --fractions a request that finds no place at once is refused. fractions, slices, whole GPUs served: the share
-    of such requests that had a place. GPU time served: the same of GPU time. empty GPUs, empty quads: with nothing on
-    them, and fours of these joined by NVLink, mean over time. slices by count: what the scheduler does where MIG
-    instances are made on demand.
+    "contended" is the share of the time in which all tenants had jobs waiting. For this time, "unfair" is the largest
+    difference between a tenant's share of GPU time and its weight. "one job" is the share of GPU time that the largest
+    job had. The tenants' shares cannot come closer to the weights than "one job". "ended" counts the jobs that were
+    ended because they had run for as long as they had declared.
+
+    With --fractions, jobs are requests for whole GPUs, shares and MIG slices. A request that finds no place at once is
+    refused. "fractions served", "slices served" and "whole GPUs served" are the shares of such requests that found a
+    place. "GPU time served" is the share of the requested GPU time that was served. "empty GPUs" is the share of GPUs
+    without any request, averaged over time. "empty quads" is the same for sets of four such GPUs that NVLink joins. The
+    policy "slices by count" does what the scheduler does if MIG instances are created on demand.
     """
     # 1. The cluster. ``parts``: the share of requests for fractions (--fractions), or None for jobs of whole GPUs.
     known_policies = POLICIES if parts is None else MIXED
@@ -356,7 +365,8 @@ def _replay_each(
     Args:
         names: The policies or orders.
         seeds: The seeds to replay.
-        replay: Replays one name with one seed. It calls its third argument with the number of jobs that have left.
+        replay: Replays one name with one seed. The function calls its third argument with the number of jobs that have
+            left.
         jobs: Number of jobs of one seed.
     """
     # The bar counts the jobs of all seeds of a name. ``transient`` removes it at the end.

@@ -51,7 +51,7 @@ def slices(
 ) -> None:
     """Print the ResourceSlices that the node agent would publish for a machine, as an API server of 1.36 keeps them.
 
-    UUIDs and bus ids are those of the profile. A real node has others.
+    UUIDs and bus ids are those of the profile. A real node has other UUIDs and bus ids.
     """
     if not _NAME.fullmatch(node):
         raise click.UsageError(

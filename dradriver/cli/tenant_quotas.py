@@ -1,6 +1,6 @@
 """Quotas made from the caps of a policies file's tenants, for ``gputopo quota``.
 
-They also limit pods that kube-scheduler places alone, which the driver's own caps do not.
+These quotas also limit pods that kube-scheduler places alone. The driver's own caps do not limit such pods.
 """
 
 from __future__ import annotations

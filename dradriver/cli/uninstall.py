@@ -131,8 +131,8 @@ async def _read(server: ServerConfig) -> list[Dependent]:
 def dependents(pods: Iterable[Pod], claims: Iterable[ResourceClaim]) -> list[Dependent]:
     """Return the pods that need the driver, those with GPUs first.
 
-    If another driver allocates the GPUs, a pod with devices does not need this driver: the other one cleans up its
-    claim.
+    If another driver allocates the GPUs, a pod with devices does not need this driver: the other driver cleans up the
+    pod's claim.
     """
     users = {
         user.uid

@@ -13,8 +13,8 @@ from dradriver.allocator.sets.criteria import Criteria
 def fallback_levels(request: Whole, *, include: int = 0) -> tuple[Criteria, ...]:
     """Return the criteria of all fallback levels of a request, best first.
 
-    A caller tries the levels one after another until one has a place. Each level has the required constraints and one
-    preferred constraint. The last level has the required ones alone.
+    A caller tries the levels one after another until one has a place. Each level but the last has the required
+    constraints and one preferred constraint. The last level has only the required constraints.
 
     Args:
         request: The GPUs that a pod requests.
@@ -28,8 +28,7 @@ def fallback_levels(request: Whole, *, include: int = 0) -> tuple[Criteria, ...]
 def required(request: Whole, *, include: int = 0) -> Criteria:
     """Return the criteria that every set of GPUs for a request must meet.
 
-    They are those of the last fallback level, without any preferred constraint. ``include`` is the bit mask of the GPUs
-    that must be in the set.
+    Preferred constraints are left out. ``include`` is the bit mask of the GPUs that must be in the set.
     """
     return _criteria(request, frozenset(request.required), include)
 

@@ -12,10 +12,10 @@ from dradriver.topology.versions import reaches
 
 
 def filters(request: Request) -> bool:
-    """Return whether a request accepts only certain GPUs, whatever the set.
+    """Return whether a request accepts only some of its vendor's GPUs, whatever the set.
 
-    The result is True if the request names a product, architecture, least memory, version or GPU number, or needs near
-    NICs. Else each GPU of its vendor is accepted.
+    True if the request names a product, an architecture, a least amount of memory, a version or GPU numbers to exclude.
+    Also True if it requires near NICs. False if it accepts every GPU of its vendor.
     """
     exclude = request.exclude if isinstance(request, Whole) else ()
     kind = request.product or request.architecture or request.min_memory_mib
@@ -26,8 +26,9 @@ def filters(request: Request) -> bool:
 def suits(gpu: Gpu, request: Whole) -> bool:
     """Return whether a GPU passes the request's filters of product, architecture, memory and number.
 
-    Case matters in product names (``NVIDIA GeForce RTX 4090``), as in a selector of the device attribute: both must
-    accept the same GPUs. Case does not matter in ``architecture``, because this driver chose its values (``hopper``).
+    Case matters in product names (``NVIDIA GeForce RTX 4090``), because it matters in the CEL selectors of claims. This
+    function and these selectors must accept the same GPUs. Case does not matter in ``architecture``, because this
+    driver chose its values (``hopper``).
     """
     return (
         (not request.product or gpu.of_product((request.product,)))
@@ -51,7 +52,8 @@ def serves(machine: Machine, request: Request) -> bool:
 def suitable(machine: Machine, request: Whole) -> int:
     """Return the machine's GPUs that pass all filters of the request, as a bit mask.
 
-    They may be free or not. Filters are, for example, product and memory. Bit ``i`` is the GPU at position ``i``.
+    The GPUs may be free or not. Filters are, for example, product and memory. Bit ``i`` is the GPU at position ``i``.
+    The result is 0 if the machine has another vendor or version than the request requires.
     """
     if not serves(machine, request):
         return 0

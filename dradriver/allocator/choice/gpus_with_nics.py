@@ -29,9 +29,8 @@ def served(
 ) -> list[int]:
     """Return free GPUs that can all have their NICs at once.
 
-    A request here is one entry of a ResourceClaim that asks for NICs. The NICs of all requests together are divided as
-    evenly as possible: some GPUs can get one NIC less than the others. If more than ``gpus`` GPUs are returned, any
-    ``gpus`` of them can have their NICs. If fewer are returned, no set of that size can.
+    A request here is one entry of a ResourceClaim that asks for NICs. The NICs of all requests together are divided
+    among ``gpus`` GPUs as evenly as possible: some GPUs can get one NIC less than the others.
 
     Args:
         kinds: The number of NICs of each kind. NICs that can serve the same requests and the same GPUs are of one kind.
@@ -40,11 +39,15 @@ def served(
         gpus: How many GPUs are requested.
         may_go_on: Called before each step of the search for sets other than the best ones. If it returns False, the
             search ends without a set.
-        is_last_pod: Whether no further pod will have this request. Then, for a request for one GPU, all GPUs are
-            returned that can have the NICs, even if not at the same time.
-        one_set: Whether to return exactly ``gpus`` GPUs, and to leave as many as possible to other pods with the same
-            request. Those pods cannot use GPUs that cannot have the full number of NICs. So the GPUs with one NIC less
-            are chosen among these first.
+        is_last_pod: Whether no further pod will have this request. If so and ``gpus`` is 1, every GPU that can have all
+            NICs is returned, even if two of these GPUs cannot have them at the same time.
+        one_set: Whether to return exactly ``gpus`` GPUs, and to leave as many GPUs as possible to other pods with the
+            same request. Then the GPUs that get one NIC less are first chosen among GPUs that cannot have the full
+            number of NICs.
+
+    Returns:
+        At least ``gpus`` GPUs: any ``gpus`` of them can have their NICs. Fewer than ``gpus`` if there is no such set,
+        or if the search was ended.
     """
     # Whether every NIC may go to every request.
     is_alike = all(len(requests) == len(counts) for requests, _ in kinds)
@@ -178,8 +181,9 @@ class _Flow:
     def _path(self, to: _Node) -> list[tuple[_Node, _Node]]:
         """Return the shortest path on which one more NIC can reach the GPU ``to``.
 
-        The path begins at the source, where all flow begins. It leads over requests and kinds of NICs. The path is a
-        list of steps: pairs of start and end. The list is empty if there is no path.
+        The path begins at the source, where all flow begins. From there it leads to a request for NICs, to a kind of
+        NICs, and to a GPU. It can go on over other kinds and requests whose NICs are exchanged. The path is a list of
+        steps: pairs of start and end. The list is empty if there is no path.
         """
         after: dict[_Node, _Node] = {}
         open_ = [to]

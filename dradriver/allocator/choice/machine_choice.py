@@ -5,10 +5,10 @@ The criteria in their order:
 1. the required constraints
 2. the best fallback level that a free set reaches
 3. predicted bus bandwidth
-4. the sets that remain for later pods (``set_order``)
+4. the sets of GPUs that remain free for later pods (``set_order``)
 5. the cohesion of the set's GPUs (``set_order.cohesion``)
 6. the nearest NICs
-7. the lowest numbers
+7. the lowest GPU numbers
 
 For a single GPU, the first criterion after the required ones is that no linked pair of free GPUs is broken. The same
 input always gives the same answer.
@@ -98,7 +98,7 @@ def describe(machine: Machine, tables: Tables, mask: int, *, request: Whole, nod
 def _missed(tables: Tables, mask: int, preferred: Iterable[Constraint]) -> tuple[Constraint, ...]:
     """Return the preferred constraints that a set of GPUs misses, for display.
 
-    They are all constraints before the first one that the set meets, in the order of ``preferred``. ``mask`` is the bit
-    mask of the set, ``tables`` has the figures of all sets.
+    The result has all constraints of ``preferred`` before the first one that the set meets. ``mask`` is the bit mask of
+    the set, ``tables`` has the figures of all sets.
     """
     return tuple(itertools.takewhile(lambda wish: not tables.meets(mask, wish), preferred))

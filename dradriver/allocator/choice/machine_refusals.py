@@ -98,8 +98,9 @@ def _nearest(machine: Machine, tables: Tables, offered: int, *, request: Whole, 
 def _never(machine: Machine, request: Whole) -> str:
     """Return as text why the machine can never have the requested set of GPUs.
 
-    The reason is a number of GPUs that the maker excludes, or bandwidth that cannot be predicted for the vendor. The
-    text is empty without such a reason, or if the machine has too few GPUs that pass the request's filters.
+    There are two reasons: the machine's maker allows no pod this number of GPUs, or the request requires bandwidth,
+    which cannot be predicted for the vendor. The text is empty if neither reason applies, or if the machine has too few
+    GPUs that pass the request's filters.
     """
     if request.gpus > suitable(machine, request).bit_count():
         return ""

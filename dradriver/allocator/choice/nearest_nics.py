@@ -111,9 +111,10 @@ def dealt(
     sum of the distances between GPUs and NICs is the least possible. The NICs of all requests together are divided as
     evenly as possible. The search also chooses which GPUs get one NIC less, and which request's NIC is for which GPU.
 
-    With several requests, one assignment problem (``assign``) decides both: which request gets a NIC, and which GPU
-    gets it. Each NIC is a column for requests, and a row that looks for a GPU. If no request takes the NIC's column,
-    the NIC's row keeps it, and the NIC stays unused.
+    With several requests, one assignment problem (``assign``) decides which request gets a NIC and which GPU gets it.
+    Each NIC is a column and a row of this problem. A request that takes the column gets the NIC, and the NIC's row then
+    takes a column that stands for a GPU. If no request takes the NIC's column, the NIC's own row takes it, and the NIC
+    stays unused.
 
     Args:
         costs: (GPUs, NICs), how far each NIC is from each GPU; ``NEVER`` if it may not go to the GPU.
@@ -170,7 +171,8 @@ def dealt(
 def _candidate_nics(costs: Costs, usable: Sequence[Collection[int]], wanted: int) -> list[int]:
     """Return the NICs that can be in the assignment with the smallest sum of distances.
 
-    For each GPU these are its ``wanted`` nearest NICs among all NICs that the same requests may have.
+    With one request, these are all NICs that it may have. With several requests, the NICs that the same requests may
+    have form a group. From each group, each GPU's ``wanted`` nearest NICs are returned.
 
     Args:
         costs: (GPUs, NICs), how far each NIC is from each GPU; ``NEVER`` if it may not go to the GPU.
@@ -205,8 +207,8 @@ def near(machine: Machine) -> PathType | None:
 def limit(ways: Sequence[PathType]) -> PathType | None:
     """Return the longest PCIe path at which a NIC still counts as near to a GPU.
 
-    ``ways`` are the paths between the machine's NICs and GPUs. The rule is that of ``near``: ``PXB``, or the shortest
-    path if none is that near.
+    ``ways`` are the paths between the machine's NICs and GPUs. The result is ``PXB``, or the shortest path if none of
+    the NICs is that near. It is None if there are no paths, or if the shortest one is ``SYS``.
     """
     nearest = min(ways, default=PathType.SYS)
     return None if nearest >= PathType.SYS else max(nearest, PathType.PXB)
@@ -228,8 +230,8 @@ def ways_from(machine: Machine, addresses: Sequence[str], root: str | None, numa
 
     Args:
         machine: The machine.
-        addresses: The NIC's PCI address, and the address of its physical function. The first address that the machine
-            knows gives the NIC's place.
+        addresses: The NIC's PCI address, and the address of its physical function. The first of them that is in the
+            machine's PCI tree is the NIC's position in this tree.
         root: The NIC's root complex (``pci0000:00``), used if the machine knows none of the addresses; None if unknown.
         numa: The NIC's NUMA node, used in the same case; None if unknown.
     """

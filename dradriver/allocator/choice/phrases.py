@@ -26,7 +26,7 @@ def wanted(request: Whole) -> str:
 def nodes_within(level: str, nodes: int) -> str:
     """Return as text how many nodes a gang uses, and the network level that has all of them: ``2 nodes of one leaf``.
 
-    A single node needs no level.
+    For a single node, the text has no level: ``1 node``.
     """
     return counted(nodes, "node") + (f" of one {level}" if nodes > 1 else "")
 
@@ -92,7 +92,7 @@ def no_figure(vendor: Vendor, request: Whole) -> str:
 def wrong_count(machine: Machine, gpus: int) -> str:
     """Return as text why no pod can have this number of GPUs of the machine, even if all are free.
 
-    The text is empty if a pod can.
+    The text is empty if a pod can have that many.
     """
     if machine.blocks is None or gpus in machine.blocks.counts:
         return ""

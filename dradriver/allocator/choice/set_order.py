@@ -103,8 +103,8 @@ def cohesion(tables: Tables, weights: Weights) -> Floats:
 def keep_order(gpus: int) -> tuple[int, ...]:
     """Return the order in which the sets that remain for later pods are compared.
 
-    The result has indices of the rows of ``Tables.still_offered``: each row is about sets of one size. If a pod
-    requests a single GPU (``gpus``), sets of two are compared first. For more GPUs, sets of eight are.
+    The result has indices of the rows of ``Tables.still_offered``: each row is about sets of one size. ``gpus`` is the
+    number of requested GPUs. If it is 1, sets of two GPUs are compared first; else sets of eight.
     """
     return (4, 3, 0, 1, 2) if gpus == 1 else (0, 1, 2, 3, 4)
 
@@ -122,10 +122,10 @@ def _first(tables: Tables, *, numa_first: bool) -> Ints:
 def _leaves_most(tables: Tables, gpus: int) -> Ints:
     """Return numbers that order remaining free GPUs by the sets that they still form.
 
-    The lowest number is best. This is the policy "preserve" of MAPA (SC21): it keeps the best sets for later pods. It
-    compares the best remaining set of 8, of 4 and of 2, then all disjoint sets of 4 and of 2. If ``gpus``, the number
-    of requested GPUs, is 1, the sets of 2 are compared first. Some machines' makers prescribe from which block of GPUs
-    a set is taken (``sets/blocks.py``). Their rule comes before all others.
+    The lowest number is best. This is the policy "preserve" of MAPA (SC21): it keeps the best sets for later pods. The
+    policy compares the best remaining set of 8, of 4 and of 2, then all disjoint sets of 4 and of 2. If ``gpus``, the
+    number of requested GPUs, is 1, the sets of 2 are compared first. Some machines' makers prescribe from which block
+    of GPUs a set is taken (``sets/blocks.py``). Their rule comes before all others.
 
     Worked example: both GPUs of one NVLink pair are free, and one GPU of another pair. A single GPU is taken from the
     other pair.
@@ -138,9 +138,9 @@ def _leaves_most(tables: Tables, gpus: int) -> Ints:
 def _leaves_even(tables: Tables, gpus: int) -> Ints:
     """Return numbers that order the GPUs that remain free: every NUMA node should keep some.
 
-    The lowest number is best. There is one number for each bit mask of remaining GPUs. The masks are compared by their
-    emptiest NUMA node, which has the fewest free GPUs: more free GPUs there are better. Then the sets that the
-    remaining GPUs still form decide (``_leaves_most``). ``gpus`` is the number of requested GPUs.
+    The lowest number is best. There is one number for each bit mask of remaining GPUs. The masks are compared by the
+    NUMA node that keeps the fewest free GPUs: the more GPUs this node keeps, the better the mask. Then the sets that
+    the remaining GPUs still form decide (``_leaves_most``). ``gpus`` is the number of requested GPUs.
 
     Worked example: NUMA node A has GPUs 0-3, of which 0-2 are free. Node B has GPUs 4-7, all free. A single GPU is
     taken from B, so that three free GPUs remain on each node.

@@ -2,6 +2,9 @@
 
 The controller uses it to rank nodes for a pod. The figures of all sets of GPUs are computed before, so ranking only
 looks them up.
+
+A node has two indices. Its *slot* is its index in the arrays of its group. Its *row* is its index in arrays that a
+caller passes.
 """
 
 from __future__ import annotations
@@ -139,8 +142,8 @@ class Fleet:
     def _put(self, name: str, group: NodeGroup) -> None:
         """Put a node into a group; remove it from its former group.
 
-        A GPU that the new group's machine also has keeps its fractions in use. It also keeps the setting which
-        fractions may be used (``Offer``).
+        For a GPU that the machines of both groups have, two things do not change: its fractions in use, and which
+        fractions it is offered as (``Offer``).
         """
         row, site, offer = NO_ROW, 0, WHOLE
         fractions_by_gpu: dict[int, Sequence[Part]] = {}
@@ -186,7 +189,8 @@ class Fleet:
     def copied(self, names: Collection[str]) -> Fleet:
         """Return a copy of the fleet, for simulations.
 
-        Only the nodes in ``names`` may be changed in the copy. Other nodes can be shared with this fleet.
+        Only the nodes in ``names`` may be changed in the copy. The copy can share its data about other nodes with this
+        fleet.
         """
         new = Fleet()
         changed = {self._slots[name][0] for name in names}
@@ -200,7 +204,8 @@ class Fleet:
     def narrowed(self, among: Mapping[str, Set[int]]) -> Fleet:
         """Return a copy of the fleet in which some nodes offer fewer GPUs.
 
-        ``among`` has by node the numbers of the GPUs that it still offers. Unknown nodes are ignored.
+        ``among`` has, by node, the numbers of the GPUs that the node offers in the copy. All other nodes are unchanged.
+        Unknown nodes in ``among`` are ignored.
 
         Raises:
             KeyError: A node does not have one of its GPU numbers.

@@ -57,9 +57,9 @@ def _stable(groups: Collection[NodeGroup], request: Whole) -> tuple[Cause, str]:
 def never(groups: Iterable[NodeGroup], request: Whole) -> str:
     """Return as text why nodes can never have the requested set, even if all GPUs are free.
 
-    ``groups`` are the nodes. The reason is a number of GPUs that the machine's maker excludes, or bandwidth that cannot
-    be predicted for the vendor. Nodes with too few suitable GPUs do not count. The text is empty if a node can have the
-    set.
+    ``groups`` are the nodes. There are two reasons: the machine's maker allows no pod this number of GPUs, or the
+    request requires bandwidth, which cannot be predicted for the vendor. Nodes with too few suitable GPUs do not count.
+    The text is empty if a node can have the set.
     """
     machines = [group.machine for group in groups if request.gpus <= group.suitable(request).bit_count()]
     every = [
@@ -81,9 +81,16 @@ def could_have(group: NodeGroup, request: Whole) -> bool:
 def _nearest(candidates: Sequence[Candidates], groups: Collection[NodeGroup], request: Whole) -> str:
     """Return in sentences what a request for whole GPUs lacks, and what is possible.
 
-    The causes are tried in this order: there is no node, the machines are too small, no machine can ever have such a
-    set, too few GPUs are free, and last, the free GPUs lack a required property. ``candidates`` are the nodes that the
-    request may use, ``groups`` all nodes.
+    The text is about the first of these causes that applies:
+
+    1. There is no node.
+    2. The machines are too small.
+    3. No machine can ever have such a set.
+    4. Too few GPUs are free.
+    5. The free GPUs lack a required property.
+
+    The text is empty if cause 3 applies to all nodes of the cluster (``groups``), because ``refusal`` says so itself.
+    ``candidates`` are the nodes that the request may use.
     """
     if not candidates:
         return "No node is eligible"

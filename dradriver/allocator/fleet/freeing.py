@@ -44,7 +44,7 @@ class Way(NamedTuple, Generic[U]):
     Attributes:
         lost: The total cost if these workloads leave.
         node: The node.
-        units: The workloads, in the node's order.
+        units: The workloads that would have to leave, the cheapest first.
         gpus: The bit mask of the set that becomes free.
     """
 

@@ -22,7 +22,7 @@ class Demand(NamedTuple):
 
     Attributes:
         pods: The number of pods.
-        least_pods_per_node: The fewest pods on a node that has no pods of the gang yet.
+        least_pods_per_node: The fewest pods that a node gets if it has no pods of the gang yet.
         most_nodes: How many nodes without pods of the gang may be used at most.
         is_spread: Whether the pods use as many nodes as possible. If not, they use as few as possible.
     """
@@ -209,9 +209,13 @@ def _on_rails(
 ) -> tuple[Bools, Ints, Ints]:
     """Return three arrays by domain: how well its nodes can use equal GPU positions.
 
-    The first is False if some GPU positions are free on enough of the domain's nodes, so that all pods can use them;
-    else True. The others are the numbers of ``_pieces``, for the nodes on which these positions are free. Without such
-    positions they are for all nodes.
+    1. bool: False if some GPU positions are free on at least ``number`` nodes of the domain, so that all pods can use
+       the same positions; else True
+    2. int64: how many narrower domains these nodes need
+    3. int64: how many nodes the narrower domain with the smallest share gives
+
+    The last two arrays are those of ``_pieces``. They are about all nodes of the domain if the first value is True, or
+    if there are too many sets of GPU positions to compare.
 
     Args:
         nodes: The table of nodes.
@@ -238,11 +242,12 @@ def _on_rails(
 
 
 def _pieces(owner: Ints, inner: Ints | None, number: int, size: int) -> tuple[Ints, Ints]:
-    """Return for each domain how many narrower domains ``number`` of its nodes need.
+    """Return for each domain the fewest narrower domains that have ``number`` of its nodes.
 
-    As few narrower domains as possible are used. They share the nodes as evenly as they can. The second array says how
-    many nodes the narrower domain with the smallest share gives. ``owner`` and ``inner`` are the domain and the
-    narrower domain of each node; ``size`` is the number of domains.
+    The narrower domains share these nodes as evenly as they can. The second array says how many nodes the narrower
+    domain with the smallest share gives. ``owner`` and ``inner`` are the domain and the narrower domain of each node.
+    ``inner`` is None if there is no narrower level: then the two values are 1 and ``number``. ``size`` is the number of
+    domains.
     """
     if inner is None:
         return np.ones(size, dtype=np.int64), np.full(size, number, dtype=np.int64)

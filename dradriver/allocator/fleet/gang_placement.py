@@ -14,8 +14,8 @@ The controller and the CLI call this module. A place is a node with GPUs for one
 10. the network domain that has the least room
 11. the sets of GPUs that remain on each node for later pods
 
-If all pods are equal, all criteria but the last two are exact. That holds while the number of nodes, times the number
-of ways to choose the same positions, stays below 131,072 in the domains that are searched.
+If all pods are equal, all criteria but the last two are exact. That holds while, in the searched domains, the number of
+nodes times the number of sets of GPU positions stays below 131,072.
 
 Worked example: 4 pods of 8 GPUs, and two leaves of one spine with 3 free nodes each. No leaf can hold all pods, but the
 spine can. The gang gets two nodes of each leaf: pods 0 and 1 in one leaf, 2 and 3 in the other.
@@ -304,9 +304,10 @@ def _at_home(
     fleet: Fleet, request: GangRequest, nodes_by_role: Sequence[GangNodes], kept: Mapping[int, Choice],
     home: Mapping[int, Home], taken: Taken,
 ) -> _AtHome | None:  # fmt: skip
-    """Return all members that have a place, after members have returned to their former places.
+    """Let members return to their former places; return all members that have a place then.
 
     A member returns if its former place is free and fits the request. The result is None if no member can return.
+    Otherwise it also has the members in ``kept``.
 
     Args:
         fleet: The cluster.
@@ -314,7 +315,7 @@ def _at_home(
         nodes_by_role: For each role the nodes that meet the required constraints.
         kept: Members that keep their places, by index.
         home: The former places of other members, by index.
-        taken: The GPUs and resources that the kept members use. Those of the returned members are added to it.
+        taken: The GPUs and resources that the kept members use. What the returned members use is added to this record.
     """
     back: dict[int, Choice] = {}
     for role, nodes, indices in zip(request.members, nodes_by_role, indices_of(request.members), strict=True):

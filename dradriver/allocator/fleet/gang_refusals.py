@@ -50,8 +50,8 @@ def refusal(
         fleet: The cluster.
         nodes_by_role: For each role the nodes that meet the required constraints.
         request: The gang's request.
-        counts: For each role the number of pods that needed a place. It is less than the role's pods if some are
-            placed.
+        counts: For each role the number of pods that needed a place. The number is less than all pods of the role if
+            some are placed.
         taken: What placed members use; None for a gang of equal pods of which none is placed.
         gave_up: Whether the search ended before it had tried every way.
         effort: How many evaluations of nodes the search for the reason may spend.
@@ -93,7 +93,10 @@ def _wanted(request: GangRequest) -> str:
 
 
 def _limits(request: GangRequest) -> dict[str, str]:
-    """Return the gang's limits as texts, by the field of the request that sets each limit."""
+    """Return the gang's limits as texts, by the field of the request that sets each limit.
+
+    Limits that the request does not set are left out.
+    """
     limits = {}
     if request.max_nodes is not None:
         limits["max_nodes"] = f"on at most {counted(request.max_nodes, 'node')}"
@@ -142,9 +145,9 @@ def _without(
 ) -> str:  # fmt: skip
     """Return a text that names the first limit of the gang that prevents its placement.
 
-    Without this limit alone, the gang would have a place, and the text says so. The text is empty if there is no such
-    limit. ``nodes_by_role`` has the nodes that each role may use; ``taken`` is what placed members use; ``counts`` is
-    how many pods of each role need a place. ``effort`` limits the search.
+    The text says that the gang would have a place if only this limit were dropped. The text is empty if no single limit
+    prevents the placement. ``nodes_by_role`` has the nodes that each role may use; ``taken`` is what placed members
+    use; ``counts`` is how many pods of each role need a place. ``effort`` limits the search.
     """
     for field, words in _limits(request).items():
         if effort.is_spent:

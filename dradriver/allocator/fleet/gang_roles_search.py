@@ -131,14 +131,16 @@ def sets_by_node(
 
 
 def _with_node(best: Ints, own: Ints, *, new: bool) -> tuple[Ints, NDArray[np.int16]]:
-    """Add one node: return the fewest nodes for each cell, and its option there.
+    """Return for each cell the fewest nodes, and the option of the added node.
 
-    An option is a combination of pods that the node can hold.
+    A cell is a combination of pods by role that all nodes so far hold together. An option is a combination of pods that
+    the added node alone can hold. The second array has, for each cell, the index in ``own`` of the option that the
+    added node takes.
 
     Args:
-        best: The fewest nodes for each cell (combination of pods by role) without the new node.
-        own: The options of the new node.
-        new: Whether the node has no pods of the gang yet. Only such a node adds one to the number of nodes.
+        best: The fewest nodes for each cell without the added node.
+        own: The options of the added node.
+        new: Whether the added node has no pods of the gang yet. Only such a node adds one to the number of nodes.
     """
     out = np.full(best.shape, _MANY, dtype=np.int64)
     reached = np.zeros(best.shape, dtype=np.int16)
@@ -319,7 +321,8 @@ class _OneNode:
         """Return the GPU sets of a combination of pods; every set of one pod is tried.
 
         The pod is of the largest remaining role. For each set, the remaining pods are tried in the same way on the
-        remaining GPUs. ``masks`` are the GPUs that each role can still use, ``counts`` its number of remaining pods.
+        remaining GPUs. The result is None if the pods do not fit. ``masks`` are the GPUs that each role can still use,
+        ``counts`` its number of remaining pods.
         """
         role = next((role for role in self._order if counts[role]), None)
         if role is None:

@@ -1,7 +1,7 @@
 """Searches for nodes and GPUs for all roles of a gang, within the gang's limits.
 
-The result is a plan for each role. ``gang_placement`` calls this module. The search goes through the network levels,
-the narrowest first.
+The result is a plan for each role: the nodes of its pods, and how many pods each node gets. ``gang_placement`` calls
+this module. The search goes through the network levels, the narrowest first.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def search(
 ) -> RolePlans | None:  # fmt: skip
     """Return the plans for all roles of a gang in the narrowest network level that fits.
 
-    1. If all pods are equal and none is placed: one plan for each level, which is exact and cheap.
+    1. If all pods are equal and none is placed, one plan is made at each level. This is exact and cheap.
     2. For other gangs: in each domain of a level the roles are placed one after another, the roles with the most GPUs
        first, then in every other order. Half of ``effort`` is for this.
     3. If that finds no place in any domain, ``gang_roles_search`` tries all ways to share the nodes among the roles.
@@ -267,9 +267,9 @@ def _candidate_domains(
     """Return the domains of a level that may have room for all roles.
 
     The domains with the fewest free GPUs come first. If some members are placed (``taken``), only the domain that
-    contains all of them is a candidate. ``nodes_by_role`` has the nodes that each role may use. ``counts`` is how many
-    pods of each role need a place. In the code, arrays named ``…_of_rank`` have one entry for each node of the fleet,
-    in the order of the names.
+    contains all of them is a candidate. The list is empty if no domain contains them all, or if no domain has room.
+    ``nodes_by_role`` has the nodes that each role may use. ``counts`` is how many pods of each role need a place. In
+    the code, arrays named ``…_of_rank`` have one entry for each node of the fleet, in the order of the names.
     """
     if taken.gpus.any():
         placed_ranks = np.flatnonzero(taken.gpus)

@@ -69,7 +69,7 @@ class Taken(NamedTuple):
 
 
 def nothing_taken(fleet: Fleet, amounts: Ints | None, elsewhere: Mapping[str, int] | None = None) -> Taken:
-    """Return a record of the GPUs and resources that a gang uses, with nothing used.
+    """Return the record for a gang that uses no GPUs of the fleet's nodes.
 
     ``amounts`` are the free resources by row; None if only GPUs count. ``elsewhere`` is as in ``Taken``: GPUs of the
     gang on nodes that the fleet does not know.

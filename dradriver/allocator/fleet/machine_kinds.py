@@ -1,10 +1,10 @@
 """Computes the bandwidths of a machine's GPU sets, and its MIG layouts, in another process.
 
-The controller starts the process (``python -m`` this module) and stores its answers. A MIG layout has all states of a
-GPU. The figures of a machine with 16 GPUs and links of different widths take seconds. A client that can publish
-machines could publish a new one every second, and the controller must not stop for that. The process reads kinds from
-its standard input and writes an answer for each to its standard output, until the input ends or the process is killed.
-It has no state and can be restarted at any time.
+The controller starts the process (``python -m`` this module) and stores its answers. A MIG layout is the list of all
+states that MIG instances can bring a GPU into. The figures of a machine with 16 GPUs and links of different widths take
+seconds. A client that can publish machines could publish a new one every second, and the controller must not stop for
+that. The process reads kinds from its standard input and writes an answer for each to its standard output, until the
+input ends or the process is killed. The process has no state and can be restarted at any time.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def known(machine: Machine) -> bool:
 def computed(kind: MachineKind) -> Iterator[bytes]:
     """Compute the costly figures of a kind of machine, and yield them as messages.
 
-    They are the bandwidths of all sets of GPUs, then the MIG layouts. A message has at most 3 MB. ``keep`` needs the
-    messages in this order.
+    The first messages have the bandwidths of all sets of GPUs, the later ones the MIG layouts. A message has at most 3
+    MB. The function ``keep`` must get the messages in this order.
     """
     yield pickle.dumps(facts.Facts(kind.shape))
     for profiles in kind.profiles:
@@ -84,8 +84,8 @@ def computed(kind: MachineKind) -> Iterator[bytes]:
 def keep(kind: MachineKind, part: int, message: bytes) -> None:
     """Store the figures in one message that the other process computed for ``kind``.
 
-    They are the bandwidths of all sets of GPUs, or a MIG layout. ``part`` is the number of the message in the answer,
-    from 0.
+    The figures are the bandwidths of all sets of GPUs, or a MIG layout. ``part`` is the number of the message in the
+    answer, from 0.
     """
     figures = pickle.loads(message)  # noqa: S301  # our own code's, from a pipe that nobody else holds
     if part == 0:
@@ -97,8 +97,8 @@ def keep(kind: MachineKind, part: int, message: bytes) -> None:
 def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
     """Read kinds of machines from ``asked``, and write the figures of each to ``answers``.
 
-    Figures are the bandwidths of all sets of GPUs and the MIG layouts. Those of one kind are several messages, each
-    with its length. The function returns when ``asked`` ends.
+    Figures are the bandwidths of all sets of GPUs and the MIG layouts. The figures of one kind are written as several
+    messages, each with its length. The function returns when ``asked`` ends.
     """
     while head := asked.read(_HEAD):
         kind = msgspec.msgpack.decode(asked.read(int.from_bytes(head)), type=MachineKind)
@@ -111,7 +111,7 @@ def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
 def answer(answers: IO[bytes]) -> Iterator[bytes]:
     """Read one answer of the other process, and yield its messages.
 
-    They have the figures of one kind of machine, such as the bandwidths of its sets of GPUs.
+    The messages have the figures of one kind of machine, such as the bandwidths of its sets of GPUs.
 
     Raises:
         EOFError: The stream ended before the last message, or it has no valid answer.

@@ -75,9 +75,10 @@ class Sites:
         return np.where(cut < 0, -1, np.unique(np.append(cut, -1), return_inverse=True)[1][:-1] - 1)
 
     def holds(self, level: str, sites: Ints) -> bool:
-        """Return whether one network domain of a level contains all these locations.
+        """Return whether all these locations are in one network domain.
 
-        A domain of a narrower level counts, too. ``sites`` are the numbers of the locations.
+        The domain must be of the level ``level`` or of a narrower one. The result is False if the cluster does not have
+        the level. ``sites`` are the numbers of the locations.
         """
         if level not in self.all_levels:
             return False

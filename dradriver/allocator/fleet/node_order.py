@@ -55,9 +55,9 @@ def ties(
        allocated fraction of the node's GPUs.
     3. The strategy:
 
-    * ``best-fit``: what later pods lose if the set is taken, then the fewest free GPUs. The loss is in GB/s. It
-      compares what the node can still offer: the best set of 8, 4 and 2, and all disjoint sets of 4 and of 2. If all
-      sets of a size are equal on every node, only the best set of 8 and all disjoint sets of 4 count.
+    * ``best-fit``: what later pods lose if the set is taken, then the fewest free GPUs. The loss is in GB/s. The loss
+      compares what the node can still offer before and after: the best set of 8, 4 and 2, and all disjoint sets of 4
+      and of 2. If all sets of a size are equal on every node, only the best set of 8 and all disjoint sets of 4 count.
     * ``pack``: the fewest free GPUs, then what later pods lose.
     * ``spread``: the most free GPUs, then what later pods lose.
     * ``first-fit``: nothing; names decide.

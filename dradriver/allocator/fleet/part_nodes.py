@@ -1,10 +1,10 @@
 """Finds the place of a single fraction (a share or MIG slice) on a node.
 
 By default the fraction is placed on a GPU that has fractions already. Among these GPUs, the one on which it costs least
-is taken. For a share this is the fullest GPU that still fits. For a MIG slice it is the start slice that blocks the
-fewest others. If no such GPU fits, an empty GPU is taken, chosen like a whole GPU. For example, a GPU whose linked
-partner is in use is taken before one of four free linked GPUs. The fractions of one pod may be on several GPUs of one
-node.
+is taken. For a share this is the fullest GPU that still fits. For a MIG slice it is the GPU on which the slice blocks
+the fewest other slices. If no such GPU fits, an empty GPU is taken, chosen like a whole GPU. For example, a GPU whose
+linked partner is in use is taken before one of four free linked GPUs. The fractions of one pod may be on several GPUs
+of one node.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def one_part(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
 def _in_use(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
     """Return the best places for a fraction on GPUs that have fractions already.
 
-    ``ask`` is the request. GPUs that are offered as fractions only count as well. There is one place per node, on the
-    ``limit`` best nodes, best first. ``every`` are the nodes, by kind of machine.
+    ``ask`` is the request. An empty GPU counts like these if no pod can get it as a whole GPU. There is one place per
+    node, on the ``limit`` best nodes, best first. ``every`` are the nodes, by kind of machine.
     """
     places = [place for nodes in every for place in _in_use_of(ask, nodes, limit)]
     return sorted(places, key=lambda place: (place.key, place.name))[:limit]

@@ -115,7 +115,8 @@ def _ever(ask: Ask, nodes: Nodes) -> bool:
 def _instead(ask: Ask, offering: Sequence[Nodes]) -> str:
     """Return as text which fractions the nodes offer: names of MIG profiles, or the largest possible share.
 
-    ``offering`` are these nodes, ``ask`` is the request.
+    ``offering`` are these nodes, ``ask`` is the request. The text is empty if shares are requested and the nodes offer
+    none.
     """
     if not ask.sliced:
         most = [

@@ -110,7 +110,7 @@ def _best(nodes: Nodes, slots: Ints, keys: Ints, limit: int) -> list[tuple[int, 
     """Return the ``limit`` best nodes with a place, as pairs of slot and key.
 
     The best node comes first. A slot is the index of a node in its group. A key is a number by which nodes are
-    compared; the lowest is best. Among equal keys, the first node by name is.
+    compared; the lowest is best. Among equal keys, the first node by name is best.
     """
     last = min(int(np.partition(keys, limit - 1)[limit - 1]), FAR - 1) if len(keys) > limit else FAR - 1
     chosen = np.flatnonzero(keys <= last)

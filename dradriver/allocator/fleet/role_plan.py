@@ -22,7 +22,7 @@ class Surroundings(NamedTuple):
     Attributes:
         narrower_levels: For each narrower level, the widest first: the domain number of each location.
         has_pods: Whether each node of the fleet has pods of the gang, in the order of the nodes' names; None if no node
-            has.
+            has any.
         placed_sites: The location numbers of the nodes that have pods of the gang.
     """
 
@@ -201,8 +201,8 @@ def _on_rails(
 ) -> tuple[Ints, int | None]:
     """Return ``number`` nodes for ``count`` pods each, and the GPU positions to use.
 
-    All nodes use the same positions. They are a bit mask; None if no positions are free on enough nodes. ``fit`` are
-    the nodes to choose from. ``surroundings`` has the nodes that have pods of the gang already.
+    All nodes use the same positions. The positions are returned as a bit mask; None if no positions are free on enough
+    nodes. ``fit`` are the nodes to choose from. ``surroundings`` has the nodes that have pods of the gang already.
     """
     best: tuple[tuple[int, int], Ints, int] | None = None
     patterns = gang_rails.patterns(nodes, fit, number=number, count=count)
@@ -401,10 +401,10 @@ def _divided(domain: Ints, number: int, placed: Ints) -> _Division:
 def _assigned_shares(division: _Division, inner: Ints | None) -> list[tuple[int, int]]:
     """Return the domains that give nodes, each with its share, in ascending order of the domains.
 
-    The division fixes the shares. Domains that have pods of the gang keep theirs. The other shares can be assigned to
-    other domains than the division chose, the largest share first. A share is assigned to the domain in which it needs
-    the fewest domains of the next narrower level (*inner domains*). Among equals, it is assigned to the smallest domain
-    that holds it.
+    The division fixes the shares. Domains that have pods of the gang keep their own shares. All other shares, the
+    largest first, can be assigned to domains that the division did not choose. A share is assigned to the domain in
+    which it needs the fewest domains of the next narrower level (*inner domains*). Among equals, it is assigned to the
+    smallest domain that holds it.
 
     Args:
         division: The shares, and the domains that have pods of the gang.

@@ -50,14 +50,14 @@ class Rooms:
     """The free capacity for fractions (shares and MIG slices) of the GPUs of one node group.
 
     Arrays have the shape (GPUs, nodes): one row for each GPU position, so that questions about all nodes run along
-    rows, and one column for each slot of the group. They have an amount for two kinds of GPUs: GPUs that have fractions
-    already, and empty GPUs that are never allocated as a whole. An empty GPU that can also be allocated as a whole
-    counts as 0 in the arrays; ``opening`` has its bit.
+    rows, and one column for each slot of the group. The arrays have an amount for two kinds of GPUs: GPUs that have
+    fractions already, and empty GPUs that are never allocated as a whole. An empty GPU that can also be allocated as a
+    whole counts as 0 in the arrays; ``opening`` has its bit.
 
     Attributes:
         memory_mib: (GPUs,) int64, the memory of the GPU at each position.
-        promised_mib: (GPUs,) int64, the memory that all shares of the GPU together may have. It can be more than its
-            memory.
+        promised_mib: (GPUs,) int64, the memory that all shares of the GPU together may have. It can be more than the
+            GPU's memory.
         equal: By position, the number of equal shares of the GPU; 0 for shares of any size.
         layouts: By position, the MIG layout of the GPU (its possible states); None without MIG profiles.
     """

@@ -126,10 +126,10 @@ class Shares:
         return out
 
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
-        """Return three amounts of compute, percent: of all requested shares, free on each GPU, and of an empty GPU.
+        """Return three percentages of compute: requested, free on each GPU, and of an empty GPU.
 
-        Searches skip nodes with too little in sum. ``rooms`` has the free capacity. The shapes are: int, (GPUs, nodes),
-        (GPUs,).
+        The first is what all requested shares need together. A search skips a node if its GPUs together have less than
+        that. ``rooms`` has the free capacity. The shapes are: int, (GPUs, nodes), (GPUs,).
         """
         each = [int(self._needs(rooms, kind)[0].min()) for kind in range(len(self._kinds))]
         total = sum(cores * count for cores, count in zip(each, self.wanted, strict=True))
@@ -216,7 +216,9 @@ class Shares:
     def _each(self, total_mib: int, promised_mib: int, equal: int) -> dict[int, _Need]:
         """Return what each combination of shares needs of a GPU, for combinations that fit on it if it is empty.
 
-        Keys are indices into ``every_count``, the list of all combinations. The arguments are the result of ``_gpu``.
+        Keys are indices into ``every_count``, the list of all combinations. ``total_mib`` is the memory of the GPU,
+        ``promised_mib`` the memory that all its shares together may have, MiB. ``equal`` is the number of its equal
+        shares; 0 for shares of any size.
         """
         gpu = total_mib, promised_mib, equal
         if gpu not in self._fitting:

@@ -79,9 +79,10 @@ class Layout:
     and instances of many profiles, still fit. (If all profiles count alike, fewer slices find a place: ``python -m
     tests.bench.parts``.)
 
-    Worked example, H100: an empty GPU has 8, 8, 8, 7, 6, 4 and 1, which makes 985. The first ``1g.10gb`` costs 263 at
-    start 6 (6, 6, 6, 4, 4, 1, 0 are left). It costs 295 at start 4, where ``2g`` could be, and 309 at start 0, because
-    ``4g`` does not fit any more, too.
+    Worked example, H100: on an empty GPU, instances of its seven profiles can take 8, 8, 8, 7, 6, 4 and 1 memory
+    slices. So the worth is 8 * 64 + 8 * 32 + 8 * 16 + 7 * 8 + 6 * 4 + 4 * 2 + 1 = 985. The first ``1g.10gb`` costs 263
+    at start 6: the profiles can then still take 6, 6, 6, 4, 4, 1 and 0 memory slices. It costs 295 at start 4, where a
+    ``2g`` instance could be. It costs 309 at start 0, because then ``4g`` does not fit any more, either.
 
     Attributes:
         profiles: The GPU's profiles.
@@ -253,8 +254,8 @@ def _preferred(way: Way) -> tuple[int, list[int]]:
 class _Untold:
     """A marker in the cache: GPUs with these MIG profiles have no layout.
 
-    A layout is the list of all states that MIG instances can bring a GPU into. This one would have more states than a
-    table can hold.
+    A layout is the list of all states that MIG instances can bring a GPU into. The layout of these profiles would have
+    more states than a table can hold.
     """
 
 

@@ -100,10 +100,11 @@ class Slices:
         return np.array(most, dtype=np.int64)
 
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
-        """Return three numbers of memory slices: of all requested MIG slices, free on each GPU, and of an empty GPU.
+        """Return three numbers of memory slices: requested, free on each GPU, of an empty GPU.
 
-        Searches skip nodes with too few in sum. Only slices that the requested profiles can take count as free. The
-        shapes are: int, (GPUs, nodes), (GPUs,).
+        The first is what all requested MIG slices need together. A search skips a node if its GPUs together have less
+        than that. Only memory slices that the requested profiles can take count as free. The shapes are: int, (GPUs,
+        nodes), (GPUs,).
         """
         free = np.zeros(rooms.states.shape, dtype=np.int32)
         empty = np.zeros(len(rooms.layouts), dtype=np.int32)

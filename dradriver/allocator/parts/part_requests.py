@@ -62,10 +62,10 @@ class Ask(Protocol):
         """
 
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
-        """Return three amounts: needed by all fractions, free on each GPU, of an empty GPU.
+        """Return three amounts: requested, free on each GPU, and of an empty GPU.
 
-        The first is the least that they need. Searches skip nodes with too little in sum. ``rooms`` has the free
-        capacity. The shapes are: int, (GPUs, nodes), (GPUs,).
+        The first is the least that all requested fractions need together. A search skips a node if its GPUs together
+        have less than that. ``rooms`` has the free capacity. The shapes are: int, (GPUs, nodes), (GPUs,).
         """
 
     def left(self, rooms: Rooms, position: int, slot: int) -> Left:

@@ -41,8 +41,9 @@ def spoilt(blocks: Blocks, gpus: int) -> Ints:
     GPUs that the block has. The function ``g`` satisfies ``g(n - gpus) = g(n) + rank(n)``. So if a set is taken from a
     block with a low rank, the number increases least.
 
-    Worked example: a single GPU is taken from one of two rings with 1 and 3 free GPUs, with ranks 0 and 1. Taking it
-    from the first ring leaves ``g(0) + g(3) = 0 - 3``, from the second ``g(1) + g(2) = 0 - 2``. So the first is better.
+    Worked example: a single GPU is taken from one of two rings with 1 and 3 free GPUs. A ring with 1, 2 or 3 free GPUs
+    has rank 0, 2 or 1. If the first ring gives the GPU, 0 and 3 GPUs remain: ``g(0) + g(3) = 0 - 3``. If the second
+    ring gives it, 1 and 2 remain: ``g(1) + g(2) = 0 - 2``. The first number is lower, so the first ring gives the GPU.
 
     Returns:
         (2**g,) for g GPUs, int64.

@@ -1,14 +1,16 @@
 """Predicts the all-reduce bus bandwidth that NCCL will reach, for all sets at once.
 
 It follows NCCL's graph search and NCCL's choice between algorithms. ``Facts`` calls it. NCCL splits traffic into
-*channels*, which are parallel rings or trees. ``link_channels`` counts how many fit into the links. ``reach`` finds the
-paths between a set's GPUs, and ``ring_capacity`` bounds how many rings fit. ``nccl_search`` finds the rings that NCCL
-finds, and ``chains`` the trees. This module takes the fastest of ring, tree and NVLS. NVLS means that NVLink switches
-add up the data (from compute capability 9.0). Sources: NCCL's topo.h, paths.cc, search.cc and tuning.cc (2.19 to 2.30),
-and NCCL's own result for every subset of forty machines, with which tests compare this module.
+*channels*, which are parallel rings or trees. A *step* of a ring is the connection between two GPUs that are neighbours
+in it. ``link_channels`` counts how many fit into the links. ``reach`` finds the paths between a set's GPUs, and
+``ring_capacity`` bounds how many rings fit. ``nccl_search`` finds the rings that NCCL finds, and ``chains`` the trees.
+This module takes the fastest of ring, tree and NVLS. NVLS means that NVLink switches add up the data (from compute
+capability 9.0). Sources: NCCL's topo.h, paths.cc, search.cc and tuning.cc (2.19 to 2.30), and NCCL's own result for
+every subset of forty machines, with which tests compare this module.
 
-Four things depend on the machine's NCCL version (``Shape.nccl``): split domains (``split``) and newer Intel CPUs are
-known from 2.26 on, NVLS has a measured efficiency from 2.28 on, and ``reach`` treats gateways differently from 2.23 on.
+Four things depend on the machine's NCCL version (``Shape.nccl``). NCCL knows split domains (``split``) and newer Intel
+CPUs from 2.26 on. NVLS has a measured efficiency from 2.28 on. Gateways are treated differently from 2.23 on
+(``reach``).
 """
 
 from __future__ import annotations

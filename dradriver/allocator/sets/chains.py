@@ -83,7 +83,8 @@ def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, u
 
     These are necessary conditions, the cheapest first. Each is checked only for sets that passed the conditions before:
 
-    1. At each GPU: chains that its links and lanes cannot pass on must end there, and each chain has two ends.
+    1. At each GPU: some chains must end there, because its links and PCIe lanes have no room to lead them on. The
+       number of all these ends must be at most two for each chain.
     2. At each place (a group of GPUs below a switch or CPU) and each gateway GPU: there is room for the chains that
        pass.
     3. If all chains must end at the same two GPUs: the links over each place's border lead to these ends.

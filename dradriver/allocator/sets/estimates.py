@@ -39,9 +39,9 @@ class Estimate(NamedTuple):
 def all_reduce(tables: Tables, mask: int, *, size: int) -> Estimate:
     """Return the estimate of an all-reduce of ``size`` bytes on a set of GPUs.
 
-    Its figures are 0 for one GPU, and without a prediction. Two parameters are fitted to the published curves of 8 GPUs
-    behind NVSwitch (A100, H100, H200). Over these curves the error is 12 % in the median, 37 % at worst (A100, 32 kB)
-    and 5 % from 256 MB. Other machines were not measured.
+    The time and the bandwidth are 0 for one GPU, and if no bandwidth can be predicted. Two parameters are fitted to the
+    published curves of 8 GPUs behind NVSwitch (A100, H100, H200). Over these curves the error is 12 % in the median, 37
+    % at worst (A100, 32 kB) and 5 % for messages of 256 MB and more. Other machines were not measured.
 
     Args:
         tables: The figures of all sets of the machine's GPUs.

@@ -161,7 +161,7 @@ def keep(shape: Shape, facts: Facts) -> Facts:
 def weight(shape: Shape) -> int:
     """Return how much a machine's facts count towards the limit of the cache.
 
-    It is the number of sets of its GPUs, plus a fixed amount.
+    The weight is the number of sets of the machine's GPUs, plus a fixed amount.
     """
     return (1 << shape.size) + _LEAST
 

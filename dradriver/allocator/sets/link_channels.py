@@ -37,7 +37,7 @@ class Wires:
         speeds: (r,) float64, the fastest speed of each row.
         counts: (g, g) int64, links of each pair (``Shape.linked``).
         widths: The different numbers of links that pairs have, ascending; ``w`` is how many different ones there are.
-        needed_width: By row, the fewest links that carry one channel; None if no pair has so many.
+        needed_width: By row, the fewest links that carry one channel; None if no pair of GPUs has that many links.
         links: (r, g, g) int16, channels over the links of each pair. Over a switch, each pair counts as if it had its
             own links.
         carries: (w, r) int16, channels over each number of links in ``widths``.

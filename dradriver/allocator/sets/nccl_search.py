@@ -1,9 +1,9 @@
 """NCCL's graph search for all sets at once: how many channels of which speed its rings and its trees have.
 
 ``busbw`` calls it. The search goes down a list of channel speeds. At each speed it allows ever farther steps until it
-finds channels. It stops when the next speed is below 0.49 of the best one's, or when the channels carry all bandwidth
-that a GPU has. Then it may split fast channels in two. Trees get exactly as many channels as rings. Source: NCCL's
-search.cc and topo.h, 2.26 to 2.30.
+finds channels. The search stops when the next speed is below 0.49 times the speed of the best channels so far. It also
+stops when the channels carry all bandwidth that a GPU has. Then it may split fast channels in two. Trees get exactly as
+many channels as rings. Source: NCCL's search.cc and topo.h, 2.26 to 2.30.
 
 Shapes below: ``r`` is the number of rows (channel speeds that fit equally often, ``link_channels``), ``n`` the number
 of sets to evaluate.
@@ -91,8 +91,8 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
         shape: The machine.
         room: How many channels of each speed its links have room for. It is an upper bound; ``room.packed`` counts
             exactly.
-        limits: The fastest path between two GPUs, at which the search begins, and the most bandwidth that one GPU has.
-            The search ends when the channels carry that.
+        limits: The fastest path between two GPUs, at which the search begins, and the highest total bandwidth of one
+            GPU. The search ends when all channels together carry that total.
         at: (n,), indices of the sets to evaluate.
         least: (n,), the fewest channels.
     """
@@ -250,9 +250,10 @@ def reached(capacity: Floats, capability: int) -> Floats:
 def _options(room: Room, at: Ints, least: Counts) -> tuple[Counts, Counts]:
     """Return the most channels that fit at each row (channel speed), and their paths.
 
-    Both are arrays of shape (4, r, n) for r rows and n sets. The first axis says over which paths the best rings found
-    so far go: no rings yet, links, links through third GPUs, PCIe. Once NCCL has found rings, it accepts only paths
-    that are not farther. It prefers nearer paths. ``least`` is the fewest channels that a set must have.
+    Both are arrays of shape (4, r, n) for r rows and n sets. The first axis has one case for each kind of path that the
+    rings found so far take: no rings found, links, links through third GPUs, PCIe. The cases differ because NCCL then
+    accepts only rings whose paths are not farther. It prefers nearer paths. ``least`` is the fewest channels that a set
+    must have; a smaller number counts as 0.
     """
     links, through, pcie = (
         np.where(bound[:, at] >= least, bound[:, at], 0) for bound in (room.links, room.through, room.pcie)
@@ -273,10 +274,10 @@ def _doubtful(room: Room, at: Ints, channels: Counts, over_what: Counts) -> Bool
     """Return where ``channels`` may be too many, so that rings must be counted exactly.
 
     The result has the shape of ``channels``. ``channels`` and ``over_what``, the paths, are the result of ``_options``.
-    Two numbers of rings are not doubtful:
+    The numbers of small sets are never doubtful. For larger sets, two numbers of rings are not doubtful:
 
-    * rings in both directions over the widest links, which exist for certain
-    * copies of one ring through third GPUs: only a ring through both ends of a link could use one direction twice
+    * over direct links: up to the rings in both directions over the widest links, which exist for certain
+    * through third GPUs: up to the copies of one ring that the narrowest usable link carries
     """
     if len(room.degree) > cycles.MOST or not room.wires.widths:
         return np.zeros(channels.shape, dtype=np.bool_)
@@ -290,7 +291,7 @@ def limits_of(shape: Shape, wires: Wires, sets: Sets) -> Limits:
     """Return the bandwidths at which NCCL's search begins and ends, for every set.
 
     ``shape`` is the machine, ``wires`` its links, counted in channels. The search begins at the fastest path of two
-    members. It ends when all channels carry what one GPU has.
+    members. It ends when all channels together carry the total bandwidth of one GPU.
     """
     near = subsets.neighbours(wires.hops < PathType.SYS)[:, None]
     pcie = np.array(shape.pcie_gbps, dtype=np.float32)[:, None]

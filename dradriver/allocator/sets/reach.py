@@ -1,6 +1,7 @@
 """Finds the paths between the GPUs of each set, as NCCL chooses them.
 
-``busbw`` makes one ``Reach`` for a shape. NCCL gives each pair one path:
+``busbw`` makes one ``Reach`` for a shape (a machine without names). A *step* of a ring is the connection between two
+GPUs that are neighbours in the ring. NCCL gives each pair one path:
 
 1. its direct links
 2. else the widest path over the links of a third GPU of the set (NVB), unless a PCIe switch above both GPUs is faster
@@ -8,8 +9,9 @@
 
 A *gateway* is a linked pair of GPUs on different NUMA nodes that are both attached to their CPUs without a switch. For
 NCCL's breadth-first search, the CPU of one GPU is as near to the partner as the partner's own CPU. Traffic between
-sockets then uses the link and the partner's PCIe, not the wires between the sockets (paths.cc). That is so if GPUs
-communicate through their CPUs. With AMD CPUs they do so from NCCL 2.23 on; before, they communicate directly.
+sockets then uses the link and the partner's PCIe, not the wires between the sockets (paths.cc). This happens only if
+the GPUs communicate through their CPUs. With AMD CPUs, GPUs do this from NCCL 2.23 on; before, they communicate
+directly.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Reach:
     Attributes:
         sets: The m sets.
         reached_via_third: (g, m) int64, for each GPU the members that it reaches only through a third GPU.
-        uses_third: (m,) bool, sets with such a pair.
+        uses_third: (m,) bool, sets with two members that reach each other only through a third GPU.
         ring_via_third: (r, m) bool, sets with a ring over links that may use third GPUs.
         worst_path: (m,) int64, the farthest PCIe path that a ring must take, a ``PathType``, or ``NOWHERE``.
         gateways: (g, g) bool, linked pairs that are gateways between their NUMA nodes.
@@ -111,8 +113,8 @@ class Reach:
 
         All GPUs are given by their place in the set, from 0. ``at`` is the index of the set. Among third GPUs with the
         widest path, NCCL takes the one with the most links to the end of the path (paths.cc). If several have equally
-        many, it takes the first in its own numbering. That numbering is not known here, so the first in this numbering
-        is taken.
+        many, it takes the first in its own numbering. NCCL's numbering is not known here, so the GPU with the lowest
+        place in the set is taken.
         """
         gpus = np.flatnonzero(self.sets.member[:, at]).tolist()
         links = [[row[gpu] for gpu in gpus] for row in (self._links[gpu] for gpu in gpus)]

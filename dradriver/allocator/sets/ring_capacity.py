@@ -69,9 +69,10 @@ class Room:
         return out
 
     def _widest_links(self) -> Counts:
-        """Return how many channels each GPU's links to another GPU carry at most.
+        """Return how many channels each GPU's links to one other member carry at most.
 
-        The axes are GPUs, rows (channel speeds) and sets: (g, r, m).
+        It is the member to which the GPU has the most links. The axes are GPUs, rows (channel speeds) and sets: (g, r,
+        m).
         """
         out = np.zeros_like(self.degree)
         for gpus, carried in zip(self.wires.neighbours_by_width, self.wires.carries, strict=True):
@@ -105,7 +106,8 @@ class Room:
         """Compute the attributes ``links`` and ``sure``: bounds for rings over direct links.
 
         A ring never turns back at a GPU, so it needs links to two other GPUs. A set of two is the exception: all links
-        of a GPU can be used. ``linked`` says by number of links which sets have a ring whose every step has so many.
+        of a GPU can be used. ``linked`` says by number of links which sets have a ring whose every step has at least
+        that many links.
         """
         wires, sets, inside = self.wires, self.reach.sets, self.places.inside
         has = np.zeros(self.degree.shape[1:], dtype=np.bool_)
@@ -127,7 +129,7 @@ class Room:
         """Compute the attribute ``through``: a bound for rings over links that may use third GPUs.
 
         Such a ring may turn back at a GPU. So it is limited only by the links across each cut, a division of the set in
-        two parts. It crosses each cut in both directions.
+        two parts. The ring crosses each cut in both directions.
         """
         wires, masks = self.wires, self.reach.sets.masks
         out = np.zeros(self.reach.ring_via_third.shape, dtype=np.int16)
@@ -167,7 +169,7 @@ class Room:
     def _narrowest(self) -> Counts:
         """Return how many channels fit on the farthest PCIe path that a ring must take: (r, m).
 
-        The axes are rows (channel speeds) and sets. It is 0 if no ring joins the set.
+        The axes are rows (channel speeds) and sets. The number is 0 if no ring joins the set.
         """
         wires = self.wires
         by_path = np.zeros((len(wires.speeds), NOWHERE + 1), dtype=np.int16)

@@ -30,7 +30,8 @@ def most(channels: list[list[int]], most_rings: int, thirds: Mapping[tuple[int, 
 
     Args:
         channels: ``channels[a][b]``: how many channels fit from GPU a to GPU b, at most ``MOST``.
-        most_rings: The most rings that other bounds allow. It is also the answer if the search would take too long.
+        most_rings: The most rings that other bounds allow. This number is also returned if the search would take too
+            long.
         thirds: By pair of GPUs without direct links, the GPU that relays between them.
     """
     # ``channel_unit[a][b]`` is the number that stands for one channel from a to b.

@@ -35,7 +35,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
         switch_links: Per GPU, links that end in a switch.
         paths: GPUs x GPUs, PCIe paths.
         numa: Per GPU, a number of its NUMA node, counted from 0 in order of appearance; None if it is unknown.
-        roots: Per GPU, a number of its PCIe root in the same way.
+        roots: Per GPU, a number of its PCIe root, counted from 0 in order of appearance; None if it is unknown.
         nics: Per GPU, the nearest path to any NIC; ``PathType.SYS`` without NICs.
         direct: Per GPU, whether it is attached to its CPU without a PCIe switch.
         pcie_gbps: Per GPU, bandwidth of its PCIe link.

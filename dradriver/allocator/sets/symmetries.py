@@ -1,9 +1,9 @@
 """Finds sets of GPUs that are equal because the machine is symmetric, so that only one of them must be computed.
 
-``busbw`` calls it. A *symmetry* is a permutation of the GPUs that leaves links and PCIe paths unchanged. It maps each
-set to an equally good one. *Twins* are two GPUs that can change places while all others stay. Examples are four GPUs
-below one PCIe switch, or both GPUs of a bridged pair. Of the 65,536 sets of sixteen GPUs in bridged pairs, 120 remain.
-If sixteen GPUs are all joined to each other, 17 remain. Of a DGX-1's 256 sets, less than a third remain.
+``busbw`` calls it. A *symmetry* is a permutation of the GPUs that leaves links and PCIe paths unchanged. A symmetry
+maps each set to an equally good set. *Twins* are two GPUs that can change places while all others stay. Examples are
+four GPUs below one PCIe switch, or both GPUs of a bridged pair. Of the 65,536 sets of sixteen GPUs in bridged pairs,
+120 remain. If sixteen GPUs are all joined to each other, 17 remain. Of a DGX-1's 256 sets, less than a third remain.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
     """Yield symmetries of the machine. Together with swaps of twins, they generate all symmetries.
 
     A symmetry is given as the position to which each GPU moves. The search goes from the last GPU back to the first.
-    For each GPU, it looks for a symmetry that keeps all GPUs before it in place, and moves this GPU to a GPU that is
-    not yet known to be equal to it.
+    For each GPU, it looks for a symmetry that keeps all GPUs before it in place. The symmetry must move this GPU to a
+    GPU that is not yet known to be equal.
 
     Args:
         labels: A number for each pair of GPUs and, on the diagonal, for each GPU. Numbers are equal if predictions see
@@ -157,7 +157,8 @@ def _completed(
     The result is None if none is found.
 
     Args:
-        labels: As for ``symmetries``.
+        labels: A number for each pair of GPUs and, on the diagonal, for each GPU. Numbers are equal if predictions see
+            no difference.
         joined: For each position, by label, the bit mask of the GPUs that have this label with it.
         left: For each GPU, the bit mask of positions to which it may still move.
         done: The bit mask of GPUs whose positions are fixed already.

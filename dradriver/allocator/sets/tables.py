@@ -74,8 +74,8 @@ class Tables:
     def __init__(self, shape: Shape) -> None:
         """Read the figures of all sets of GPUs, and renumber them to this machine's positions.
 
-        They are stored once for all machines that are alike, in a numbering of their own. The figures are computed if
-        they are not known yet.
+        The figures are stored once for all machines that are alike, in a numbering that these machines share. They are
+        computed if they are not known yet.
         """
         self.shape = shape
         self.size = g = shape.size
@@ -321,7 +321,8 @@ def tables_of_shape(shape: Shape) -> Tables:
 def known(shape: Shape) -> bool:
     """Return whether the figures of all sets of GPUs of a shape are computed already.
 
-    A shape is a machine without names. It suffices that the costly facts are computed, from which the figures are made.
+    A shape is a machine without names. True also if only the costly facts are computed, from which the figures are
+    made.
     """
     return shape in _KEPT or facts.known(canonical(shape)[0])
 

@@ -66,8 +66,8 @@ def exact(gain: Gains) -> tuple[int, ...]:
 def improved(gain: Gains) -> tuple[int, ...]:
     """Return a good closed tour of many stops, such as the nodes of a gang.
 
-    It is the best of a few greedy tours, improved. ``gain`` has the gain of the step between two stops. The improvement
-    is 2-opt: stretches of the tour are reversed as long as that helps.
+    A few greedy tours are improved, and the best one is returned. ``gain`` has the gain of the step between two stops.
+    They are improved by 2-opt: stretches of the tour are reversed as long as that helps.
     """
     n = len(gain)
     tours = [_uncrossed(_greedy(gain, start), gain) for start in range(0, n, max(1, n // _STARTS))]

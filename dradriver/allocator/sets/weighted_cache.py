@@ -43,8 +43,8 @@ class Kept(Generic[K, V]):
     def put(self, key: K, value: V, weight: int) -> V:
         """Add a value to the cache and return it.
 
-        ``weight`` is, for example, its size. If its weight is above the limit, the cache finds it only as long as
-        another object refers to it.
+        ``weight`` is, for example, the size of the value. A value whose weight is above the limit is not held by the
+        cache itself: ``find`` returns it only as long as another object refers to it.
         """
         if key in self._used:
             self._weight -= self._used.pop(key)[1]

@@ -89,7 +89,10 @@ def is_narrowed(annotations: Mapping[str, str], selector: NodeSelector | None) -
 
 
 def authors(annotations: Mapping[str, str]) -> NodeSelector | None:
-    """Return the node affinity that the author of a restricted pod wrote; None if the author wrote none.
+    """Return the node affinity that the author of a restricted pod required.
+
+    The controller has stored it in an annotation of the pod. The result is None if the author required none, or if the
+    pod lacks the annotation.
 
     Raises:
         WordError: The annotation that stores the author's affinity was changed, and is not a node selector any more.
@@ -116,7 +119,7 @@ def note(pod: Pod) -> str | None:
     """Return the author's node affinity as text for the annotation ``names.AFFINITY``.
 
     The annotation keeps the author's affinity while the controller restricts the pod. So the pod must not be restricted
-    yet. None if the pod has no affinity.
+    yet. The result is None if the pod requires no node affinity.
     """
     selector = required(pod)
     return None if selector is None else msgspec.json.encode(selector).decode()

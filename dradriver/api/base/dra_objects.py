@@ -40,7 +40,7 @@ class Device(Part, frozen=True):
     def blocked(self) -> bool:
         """Return whether a taint of a DRA device keeps new claims from the device.
 
-        The effects NoSchedule and NoExecute do.
+        A taint does so if its effect is NoSchedule or NoExecute.
         """
         return any(taint.blocks for taint in self.taints)
 

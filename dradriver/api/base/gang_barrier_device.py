@@ -99,7 +99,9 @@ def resource_slice(class_uid: str = "") -> dict[str, Any]:
 
 
 def dropped(stored: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields of the gang barrier device that the API server dropped; empty if it kept all.
+    """Return the fields of the gang barrier device that the API server dropped.
+
+    The result is empty if the server kept all fields. A server drops fields whose feature gate is off.
 
     Args:
         stored: The slice that the server stored.

@@ -40,7 +40,7 @@ TABLE: Final[Mapping[str, OtherScheduler]] = {
 
 
 def warning(scheduler: str) -> str:
-    """Return the warning for a pod with the ``schedulerName`` ``scheduler``; empty without one.
+    """Return the warning for a pod with this ``spec.schedulerName``; empty if there is no warning.
 
     Only the names of the schedulers in this module get a warning: they choose GPUs by themselves.
     """

@@ -201,8 +201,8 @@ def _device_class(part: Part | None, vendor: str) -> str:
 def _capacity_requests(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
     """Return the ``capacity`` field of a request for a share or MIG slice; empty for a whole GPU.
 
-    The field names all capacities, because a request gets all of a capacity that it does not name. If each possible MIG
-    slice is a device of its own, the amounts are the lowest that the device must have.
+    The field names every capacity of the device: a request gets the whole of a capacity that it does not name. If each
+    possible MIG slice is published as a device, the amounts are the least that this device must have.
 
     Args:
         part: The share or MIG slice; None for a whole GPU.

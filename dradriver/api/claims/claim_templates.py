@@ -1,9 +1,9 @@
 """Reads a ResourceClaimTemplate as a pod's request, and builds the pod's claim from the template.
 
 The controller calls it for pods whose GPUs it chooses. The scheduler supports all templates that the API allows. The
-controller supports fewer: requests for the DeviceClasses of the allocating driver, by count or by amount. It refuses
-all other templates and advises what to write. Otherwise it would remove the scheduling gate of a pod whose claim no
-node can satisfy, and the pod would wait for ever.
+controller supports fewer: requests for the DeviceClasses of the allocating driver, by count or by amount. The
+controller refuses all other templates, and advises what to write. Otherwise it would remove the scheduling gate of a
+pod whose claim no node can satisfy, and the pod would wait for ever.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Template(msgspec.Struct, frozen=True):
         spec: Its ``spec`` as JSON: labels and annotations of its claims, and their spec. Empty if it is too long, None
             if the cache does not store it.
         static: Whether the controller created the template, for pods whose GPUs the scheduler chooses alone.
-        digest: The digest of its spec (``same_spec.digest``), if its name is one that the controller gives to
-            templates.
+        digest: The digest of its spec (``same_spec.digest``), if the template has a name that the controller generates;
+            else empty.
         domain: The uid of the ComputeDomain (multi-node NVLink) that its pods join (``compute_domains.domain_of``);
             None without one.
         nic_classes: The short name of the NIC driver by DeviceClass, from the policies in force.
@@ -76,8 +76,8 @@ class TemplateRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         request: The request for the allocator: from the pod's annotations, with the template's amounts.
         requests: Names of the claim's requests.
-        metadata: Labels and annotations for the claim, as the template's author wrote them. Those under the driver's
-            prefix are left out.
+        metadata: Labels and annotations for the claim, as the template's author wrote them. Labels and annotations
+            under the driver's prefix are left out.
         devices: The fields, such as tolerations, that the claim copies from each request of the template, by the
             request's name.
         keep_env: Environment variables that no CDI edit may replace.
@@ -236,12 +236,10 @@ def _split_config(
 
 
 def _check_theirs(parameters: Any) -> None:
-    """Raise if another allocating driver's configuration is not for whole GPUs.
+    """Raise if a template's configuration for another driver is not for whole GPUs.
 
-    The content is not checked. The configuration says how the users of this claim share its GPUs, so it cannot affect
-    other pods.
-
-    Call this if the claim's GPUs are allocated by another driver, such as NVIDIA's.
+    The other driver, such as NVIDIA's, allocates the GPUs of the claim. Only the ``kind`` of the configuration is
+    checked. Its content says how the users of this claim share its GPUs, so it cannot affect other pods.
 
     Args:
         parameters: The ``opaque.parameters`` of that driver's entry in the template.

@@ -95,7 +95,10 @@ def node_of(piece: ResourceSlice) -> str | None:
 
 
 def held(claim: ResourceClaim) -> tuple[str, ...]:
-    """Return the nodes on which a ComputeDomain channel (multi-node NVLink) is allocated to a claim."""
+    """Return the nodes on which a channel of a ComputeDomain is allocated to a claim.
+
+    A channel connects a pod to multi-node NVLink. The result is empty if the claim has no channel, or is not allocated.
+    """
     return tuple(_given(claim)) if claim.status.allocation is not None else ()
 
 

@@ -1,8 +1,8 @@
 """Whether the policies have GPUs whose fractions belong to one namespace at a time.
 
 kube-scheduler does not know this rule. The controller keeps it for the GPUs that it chooses. The scheduler fills two
-kinds of claims by itself: claims that users write, and claims of pods that only the scheduler places. A selector of
-these claims must exclude the GPUs, or admission refuses the claim.
+kinds of claims by itself: claims that users write, and claims of pods that only the scheduler places. Such a claim must
+have a selector that excludes these GPUs. Otherwise admission refuses the claim.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ELSEWHERE: Final = f'!has(device.attributes["{names.ATTRIBUTE_DOMAIN}"].exclusiv
 
 
 def some(policies: Policies, *, sliced: bool) -> bool:
-    """Return whether at least one rule makes fractions of its GPUs exclusive to one namespace.
+    """Return whether a policy rule makes fractions exclusive to one namespace at a time.
 
     Args:
         policies: The policies in force.

@@ -26,7 +26,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         gang: The identity of the gang (``gang_owners.identity``).
         plan: The identifier of the plan, equal for all claims of the plan and different for other plans of the gang.
-        size: How many claims the plan has. For a member that was added later: how many claims the plan had before.
+        size: How many claims the plan has. In the claim of a member that was added later, it is the number of claims
+            before that member.
         index: The member's index in the plan, from 0. The pod's annotation ``rank-hint`` shows it.
         reach: The narrowest level of the network, such as a switch or block, that holds all nodes of the gang.
         busbw_gbps: Predicted all-reduce bus bandwidth of the gang, GB/s; 0 if not known.

@@ -1,7 +1,7 @@
 """How the node agent reports that a claim is idle, and how the controller asks for such reports.
 
 The node agent writes two times into the status of each device of the claim: since when all devices are idle, and when
-the agent last saw them idle. It writes them when idleness begins, and removes them when idleness ends. While an
+the agent last saw them idle. The agent writes these times when idleness begins, and removes them when it ends. While an
 annotation of the controller on the claim asks for it, the node agent updates the report each minute. Only the agent of
 the node may write the report: an admission policy of the chart ensures that (``node/admissionpolicy.yaml``).
 """
@@ -112,9 +112,9 @@ def question(end: datetime.datetime | None) -> dict[str, Any]:
 
 
 def latest(claims: Iterable[Idle | None]) -> Idle | None:
-    """Return one report for several claims or devices: idle since the last one became idle.
+    """Return one report for several claims or devices together.
 
-    None if one of them is not idle.
+    Together they are idle since the last one became idle. The result is None if one of them is not idle.
 
     Args:
         claims: The report of each claim or device; None for one that is not idle.

@@ -1,4 +1,4 @@
-"""Requests for NICs in a ResourceClaimTemplate: for which the driver chooses, and how the claim pins the NICs.
+"""The requests for NICs in a ResourceClaimTemplate, and the selectors by which the claim pins the chosen NICs.
 
 If the driver cannot read a request for NICs, the scheduler chooses these NICs, because it can read all requests. The
 driver refuses the request only if the pod requires a property that only the driver's choice can give.
@@ -90,7 +90,8 @@ def ask(
         near: ``required`` or ``preferred`` if the pod wants NICs near its GPUs; else empty.
 
     Raises:
-        WordError: A claim cannot have so many devices, or the pod requires NICs that are left to the scheduler.
+        WordError: The template requests more devices than a claim can have, or the pod requires NICs that are left to
+            the scheduler.
     """
     if not nic_entries:
         return None

@@ -442,7 +442,8 @@ KEEP: Final = ("CUDA_", "NCCL_", "NVIDIA_")
 def kept_env(pod: Pod, containers: frozenset[str]) -> list[str]:
     """Return the environment variables that the pod's author set and that the driver must not replace.
 
-    Only variables of these containers count, and only names that the node agent can set by CDI (``KEEP``).
+    Only variables of these containers count, and only names with a prefix in the constant ``KEEP``: the node agent can
+    set such variables by CDI.
     """
     spec = (*pod.spec.init_containers, *pod.spec.containers)
     return sorted({e.name for c in spec if c.name in containers for e in c.env if e.name.startswith(KEEP)})

@@ -40,8 +40,8 @@ class Preempts(msgspec.Struct, frozen=True, kw_only=True):
         until: Until when the GPUs are kept while the pods end, seconds since the epoch.
         victims: The preempted pods: those that use the pinned devices or needed resources of the node, and all other
             pods of their gangs.
-        spare: The owners of these pods, as ``namespace/Job/train``. The pods that replace the victims are not preempted
-            for a while.
+        spare: The owners of the victims, as ``namespace/Job/train``. For a while, the pods that they create in place of
+            the victims are not preempted.
         why: The reason, for people.
     """
 

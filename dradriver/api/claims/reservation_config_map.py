@@ -49,7 +49,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Since(msgspec.Struct, frozen=True, array_like=True):
-    """Since when a workload waits for a reservation, or when a tenant's reservation failed.
+    """Since when a workload waits for a reservation, or when a tenant's last reservation failed.
 
     For a tenant, ``failed`` is the number of its failed reservations.
     """

@@ -1,7 +1,7 @@
 """GPU time, stored in ConfigMaps of the driver's namespace: a fixed number of them, each with a bounded size.
 
-One ConfigMap has the current hour and is written every minute. Each of the others has the past hours of one day. A new
-day overwrites the ConfigMap of the day 36 days before.
+One ConfigMap has the current hour and is written every minute. Each further ConfigMap has the past hours of one day. A
+new day overwrites the ConfigMap of the day 36 days before.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict
 
     Args:
         buckets: GPU-seconds by bucket.
-        most: How many buckets stay as they are. The largest ones do.
+        most: How many buckets stay as they are: the largest ones.
         namespaces: How many sums of namespaces are allowed in addition. Smaller sums go into one sum of all namespaces.
     """
     return moved(buckets, folds(buckets, most, namespaces))
@@ -213,10 +213,11 @@ def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict
 def folds(
     buckets: Mapping[Bucket, float], most: int, namespaces: int, *, products: bool = True
 ) -> dict[Bucket, Bucket]:
-    """Return, for each too small bucket of GPU time, the bucket to add it to.
+    """Return the bucket of GPU time to which each too small bucket is added.
 
-    A namespace has one target bucket for each GPU product, because prices depend on the product. If ``products`` is
-    false or there is no room, a namespace has one target bucket for all products.
+    A bucket is a sum of GPU time, by namespace, owner, GPU product and kind. Buckets that stay as they are have no
+    entry in the result. A namespace has one target bucket for each GPU product, because prices depend on the product.
+    If ``products`` is false or there is no room, a namespace has one target bucket for all products.
 
     Args:
         buckets: GPU-seconds by bucket.

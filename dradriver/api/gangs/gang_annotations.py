@@ -64,7 +64,11 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     @property
     def size(self) -> Size | None:
-        """Return the smallest and the full number of pods in the annotation; None without the annotation."""
+        """Return the gang's smallest and full number of pods by the annotation; None without it.
+
+        The smallest number is the fewest pods with which the gang may start. The full number is the number of all its
+        pods.
+        """
         return (self.pods, self.pods) if isinstance(self.pods, int) else self.pods
 
 

@@ -1,4 +1,8 @@
-"""Finds which gang a pod belongs to, from the pod alone: its annotations, and its owner's labels (``gang_owners``)."""
+"""Finds which gang a pod belongs to, from the pod alone: its annotations, and its owner's labels (``gang_owners``).
+
+A gang has two sizes. Its *smallest* number of pods is the fewest pods with which it may start. Its *full* number is the
+number of all its pods.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +88,9 @@ def must_wait(gang: Gang | None, found: Alone | None = None) -> bool:
 def size(member: Member, gang: Gang | None, told: Size | Alone | WordError | None) -> Size | Alone | str:
     """Return the smallest and the full number of pods of a gang, or why they are unknown.
 
-    The sources in order: the owner, if it says that there can be no gang; the author's annotation; the owner's number;
-    the pod's number. The pod comes last because its number can include pods without GPUs.
+    The first of these sources that has an answer counts: the owner, if its pods can never be a gang; the author's
+    annotation; the owner's number; the pod's number. The pod comes last because its number can include pods without
+    GPUs.
 
     Args:
         member: A pod of the gang.
@@ -94,8 +99,8 @@ def size(member: Member, gang: Gang | None, told: Size | Alone | WordError | Non
             owner is not read yet, or if there is none to read.
 
     Returns:
-        ``Alone`` if the pods can never be a gang. A text with the reason if the size is unknown. An empty text if
-        ``member.read`` is not read yet.
+        The two numbers. ``Alone`` if the owner's pods are no gang. A text with the reason if the size is unknown. An
+        empty text if ``member.read`` is not read yet.
     """
     if isinstance(told, Alone) and told.never:
         return told

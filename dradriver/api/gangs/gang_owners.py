@@ -99,7 +99,8 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         uid: Its uid; empty if the pod does not have it.
         role: The part of the object that is the gang, such as a JobSet's replicatedJob.
         pods: The number of pods, with and without GPUs, at the time when the owner created this pod; None if the pod
-            does not have it. If the owner's number changes later, it applies to pods that the owner creates then.
+            does not have it. If the owner's number changes later, the new number applies only to pods that the owner
+            creates after the change.
         by_job: Whether it is a PodGroup that the Job controller created (``is_of_job``).
     """
 
@@ -138,9 +139,9 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         why: The reason, if the author requests a gang or the pod seems to belong to one; else empty.
         never: Whether such pods can never be a gang. Then admission refuses the pod if its author requests a gang.
-        apart: Whether the pod is placed by itself even if its annotations request a gang. The pod has these annotations
-            from its owner, which means them for its other pods. An example is the launcher of an MPIJob, which needs no
-            GPUs.
+        apart: Whether the pod is placed by itself even if its annotations request a gang. The owner wrote these
+            annotations on all of its pods, and they are meant for the other pods. An example is the launcher of an
+            MPIJob, which needs no GPUs.
     """
 
     why: str = ""

@@ -1,4 +1,8 @@
-"""Returns how many pods with GPUs a gang has, from the spec of its owner: Job, JobSet and others."""
+"""Returns how many pods with GPUs a gang has, from the spec of its owner: Job, JobSet and others.
+
+A gang has two sizes. Its *smallest* size is the fewest pods with which it may start. Its *full* size is the number of
+all its pods. Most owners give one number for both.
+"""
 
 from __future__ import annotations
 

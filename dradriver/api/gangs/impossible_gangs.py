@@ -1,7 +1,8 @@
 """Finds pods that cannot form a gang because of their owner.
 
-One kind of owner creates some pods only after others run. If one of its pods waited for all others, it would wait for
-ever. Another kind splits its pods into groups that must stay apart, and the plan of a gang cannot keep groups apart.
+One kind of owner creates some pods only after its other pods run. If one of its pods waited for all others, it would
+wait for ever. Another kind splits its pods into groups that must stay apart, and the plan of a gang cannot keep groups
+apart.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         why: The reason, for people.
         at: When the owner was suspended, as Kubernetes writes times.
         times: How often the owner was suspended in a row.
-        over: Whether the controller has resumed the owner, or left that to others.
+        over: Whether the record is done: the controller has resumed the owner, or has left this to other programs.
     """
 
     uid: str
@@ -145,7 +145,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def next_times(self, now: datetime.datetime) -> int:
         """Return how often in a row the owner will have been suspended if it is suspended again now.
 
-        The result is the ``times`` of the next record. It is 1 if the last suspension was long ago.
+        The result is the field ``times`` of the next record. The result is 1 if the last suspension was long ago.
         """
         return self.times + 1 if self._age_s(now) < 2 * LONGEST_PAUSE_S else 1
 
@@ -182,7 +182,8 @@ def under_way(found: Suspendable) -> Record | None:
 def record(found: Suspendable, *, gang: str, loss: str, why: str, now: datetime.datetime) -> Record:
     """Return a new record for an owner (``found``) that is suspended to restart a gang.
 
-    ``times`` continues the count of the owner's last record. The other arguments are the fields of ``Record``.
+    ``times`` continues the count of the owner's last record. ``gang`` is the gang that is restarted, ``loss`` a digest
+    of its lost pods, and ``why`` the reason for people.
     """
     before = record_of(found)
     return Record(
@@ -235,7 +236,7 @@ def rest(kind: str, found: Suspendable, *, why: str, now: datetime.datetime) -> 
 def let_go(found: Suspendable, record: Record) -> dict[str, Any]:
     """Return the merge patch that marks an owner's record as done, without resuming the owner.
 
-    It also removes the label ``RESTARTING``, so no leader resumes the owner later.
+    The patch also removes the label ``RESTARTING`` from the owner, so no leader resumes the owner later.
 
     Args:
         found: The owner.

@@ -54,7 +54,7 @@ class Annotations:
 
     @functools.cached_property
     def said(self) -> dict[str, str]:
-        """Return the author's annotations; an alias is replaced by the main name of its annotation.
+        """Return the author's annotations; the main name replaces an alias.
 
         Annotations about a gang are also checked here.
 
@@ -110,9 +110,10 @@ class Annotations:
 
     @property
     def aside(self) -> dict[str, str]:
-        """Return the texts of the annotations that do not affect the choice of GPUs (``ASIDE``).
+        """Return the texts of the annotations that do not affect the choice of GPUs.
 
-        An annotation that the pod does not have gets its default. An example is the NCCL setting.
+        An example is the NCCL setting. The table ``annotation_words.ASIDE`` lists these annotations. If the pod lacks
+        one of them, the result has its default.
 
         Raises:
             WordError: ``values`` refuses the annotations, or one of ``ASIDE`` has a bad value.
@@ -206,8 +207,8 @@ class Annotations:
     def _refuse_set_annotations(self) -> None:
         """Raise if a pod that requests fractions has annotations about sets of whole GPUs.
 
-        The annotations of the pod and of its policy count. Those of its workload do not: a workload has settings for
-        whole GPUs, which simply do not apply here.
+        The annotations of the pod and of its policy count. The annotations that its ``workload`` stands for do not
+        count: they can be settings for whole GPUs, which simply do not apply here.
 
         Raises:
             WordError: The pod or its policy has such an annotation.

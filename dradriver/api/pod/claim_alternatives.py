@@ -329,13 +329,14 @@ def _device_conditions(request: Request) -> list[str]:
 
 
 def larger_group(request: Request) -> int | None:
-    """Return the size of the group of linked GPUs if the request needs links and fewer GPUs than that.
+    """Return the size of the group of linked GPUs that is larger than the request.
 
-    For example, 8 for a request of 5 linked GPUs. The scheduler takes any 5 GPUs of the group. The GPUs of a group have
-    a ring of links, but some pairs may have no link. So the caller must require that all pairs have one.
+    For a request of 5 linked GPUs the result is 8, and the scheduler takes any 5 GPUs of a group of 8. The GPUs of a
+    group have a ring of links, but some pairs may have no link. So the caller must require that all pairs have one.
 
     Returns:
-        None if the number of GPUs is the size of a group, or larger than every group, or if the request needs no links.
+        None if the request needs no links, if a group has exactly as many GPUs as the request needs, or if every group
+        has fewer.
     """
     if not isinstance(request, Whole) or request.gpus < 2:
         return None

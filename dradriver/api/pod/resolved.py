@@ -43,7 +43,8 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         request: The request for the allocator, for these containers in this order.
         nccl: The NCCL setting; unset if the author wrote none.
         product: The product that the limits name (``nvidia.com/gpu.<product>``); unset if they name none. ``request``
-            also has it. It is kept because the webhook removes the limits, and may read the annotations again later.
+            also has it. The field exists because the webhook removes the limits, and may read the annotations again
+            later.
         vendor: The vendor that the limits name, if it is not NVIDIA; else unset. ``request`` also has it.
         gang: The gang annotations; unset without any.
         idle_timeout_s: After how many idle seconds the driver releases the GPUs; unset without the annotation.

@@ -32,9 +32,9 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     def form(self) -> tuple[MigWord, SharedWord, int, bool]:
         """Return the settings of a GPU that cannot change while a claim uses the GPU.
 
-        They are the MIG mode, the sharing, the number of equal shares, and ``fractions_only`` or False.
-        ``fractions_only`` counts only if each MIG placement is published as a device. Then the whole GPU is published
-        as a device, too, and this device must not disappear while a claim uses it.
+        They are the MIG mode, the sharing, the number of equal shares, and ``fractions_only``. The last one is always
+        False unless each MIG placement is published as a device. Only then does ``fractions_only`` decide whether the
+        whole GPU is a device, too. This device must not disappear while a claim uses it.
         """
         return self.mig, self.shared, self.equal_shares, self.fractions_only and self.mig == "placements"
 
@@ -85,7 +85,8 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
 def uncut(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:
     """Return whether a rule would divide this GPU, but its vendor supports no shares or slices.
 
-    The rule then has no effect on the GPU, and the caller can warn about it. The arguments are those of ``mode_of``.
+    The rule then has no effect on the GPU, and the caller can warn about it. ``node`` and ``labels`` are the name and
+    the labels of the GPU's node.
     """
     rule, _ = (None, True) if VENDORS[gpu.vendor].parts else _first_fitting_rule(policies, node, labels, gpu)
     return rule is not None and (rule.mig not in ("", "off") or rule.shared != "none")
@@ -96,8 +97,8 @@ def _first_fitting_rule(
 ) -> tuple[GpuRule | None, bool]:
     """Return the first rule that fits a GPU, or None, and whether that is certain.
 
-    It is not certain if an earlier rule names GPUs by slot number, and the GPU's slot in the machine is unknown. The
-    arguments are those of ``mode_of``.
+    It is not certain if an earlier rule names GPUs by slot number, and the GPU's slot in the machine is unknown.
+    ``node`` and ``labels`` are the name and the labels of the GPU's node.
     """
     for rule in policies.gpus:
         is_fit = fits(rule, node, labels, gpu)

@@ -19,8 +19,9 @@ class Division(NamedTuple):
     """The GPUs of a node, divided among tenants.
 
     Attributes:
-        open: The numbers of the GPUs that each tenant may use, by tenant. Tenants without such GPUs are left out. The
-            entry ``OTHERS`` has all GPUs that are not exclusive to a tenant.
+        open: The numbers of the GPUs that each tenant with a partition may use, by tenant. If such a tenant is missing,
+            it may use no GPU of the node. The entry ``OTHERS`` is for tenants without a partition: it has all GPUs that
+            are not exclusive to a tenant.
         clashes: Pairs of tenants whose exclusive partitions select the same GPUs. The first tenant of a pair gets them.
     """
 

@@ -135,7 +135,11 @@ class _PlacedError(NamedTuple):
     says: str
 
     def counts(self, left_out: Sequence[str]) -> bool:
-        """Return whether this is an error although some places of the file were left out, which have other errors."""
+        """Return whether to report this error although some places of the file were left out.
+
+        Places with other errors were left out before the check. The result is False if the error is in such a place, or
+        may only follow from the omission.
+        """
         section = self.place.partition(".")[0]
         return _NAMES_OF.get(section) not in left_out and not any(_is_in(self.place, place) for place in left_out)
 
@@ -146,7 +150,7 @@ def _is_in(place: str, outer: str) -> bool:
 
 
 def _convert(document: yamltext.Text) -> tuple[Sections, list[Problem], list[str]]:
-    """Return the sections of a file, its errors, and the places that were left out because of these errors.
+    """Return a file's sections, its errors, and the places left out for these errors.
 
     The conversion ends at the first error. So the place of the error is left out, and the conversion is tried again.
 

@@ -55,7 +55,7 @@ def _messages(name: str, tenant: Tenant, nodes: Sequence[NodeGpus], products: Se
 
 
 def _is_matched(selector: Gpus, node: NodeGpus) -> bool:
-    """Return whether a selector matches a GPU of a node, or whether that is unknown."""
+    """Return whether a selector matches a GPU of a node; True if that is unknown."""
     return on_node(selector, node.name, node.labels) and any(
         fits(selector, node.name, node.labels, gpu) is not False for gpu in node.gpus
     )

@@ -42,10 +42,10 @@ def whole(machine: Machine, groups: Groups, position: int, *, name: str) -> Devi
 def neutral(device: Device) -> Device:
     """Return a whole GPU's device with copies of the link attributes under vendor-neutral names.
 
-    There are two sets of copies: ``linkDomain``, ``linkGroup2``, ``linkGroup4`` and ``linkGroup8``; and their rates,
-    with ``GBps`` at the end. A set is added only if the device has room for all of it. On a machine with eight linked
-    GPUs of a multi-node fabric, there is no room for the rates. A GPU that can be divided has more attributes and
-    capacities, and room for neither set.
+    There are two sets of copies. The first has ``linkDomain``, ``linkGroup2``, ``linkGroup4`` and ``linkGroup8``. The
+    second has the rates of these groups, under the same names with ``GBps`` at the end. A set is added only if the
+    device has room for all of it. On a machine with eight linked GPUs of a multi-node fabric, there is no room for the
+    rates. A GPU that can be divided has more attributes and capacities, and room for neither set.
     """
     attributes: dict[str, Any] = device["attributes"]
     for twins in (_TWINS, _TWIN_RATES):
@@ -60,11 +60,13 @@ def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name:
 
     - A claim that requests no amount of a capacity gets all of it, which is the default. So a claim for a whole GPU
       need not mention shares.
-    - The sum of the shares' memory can exceed the GPU's memory, but a single claim cannot.
+    - The sum of the shares' memory can exceed the GPU's memory, but a single claim cannot get more than the GPU's
+      memory.
     - The sum of the shares' compute cannot exceed the GPU's compute. So a claim with a whole GPU is alone on it.
     - If shares are equal, a claim gets one share or all of them. Amounts in between are rounded up (KEP-5075).
 
-    The arguments are those of ``equal_shares``. ``groups`` are the machine's groups of well-linked GPUs.
+    ``groups`` are the machine's groups of well-linked GPUs, ``position`` is the GPU's position in ``machine.gpus``.
+    ``mode`` says how the GPU is handed out, ``name`` is the name of the device.
     """
     gpu = machine.gpus[position]
     # With overcommit, the sum of all shares may be more than the GPU's memory. One share may not.
@@ -85,8 +87,9 @@ def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name:
 def equal_shares(machine: Machine, position: int, mode: Mode, *, shares: int, name: str) -> list[Device]:
     """Return a GPU as several devices of equal size, one for each share.
 
-    This is for an API server without shared devices. No device is the whole GPU, because the server would allocate it
-    in addition to the shares. Memory cannot be overcommitted: each device has its fraction of the GPU's memory.
+    The node agent publishes these devices if the API server does not support shared devices. No device is the whole
+    GPU, because the server would allocate it in addition to the shares. Memory cannot be overcommitted: each device has
+    its fraction of the GPU's memory.
 
     Args:
         machine: The machine.
@@ -140,9 +143,9 @@ def _sharing(mode: Mode) -> dict[str, dict[str, Any]]:
 
 
 def exclusive(mode: Mode) -> dict[str, dict[str, Any]]:
-    """Return the attribute ``exclusiveTo`` if fractions of a GPU are exclusive to one namespace at a time.
+    """Return the attribute ``exclusiveTo`` if a GPU's fractions belong to one namespace at a time.
 
-    Empty if the mode does not say so.
+    The result is empty if several namespaces can have fractions of the GPU at the same time (``mode``).
     """
     return {"exclusiveTo": {"string": mode.exclusive_to}} if mode.exclusive_to else {}
 

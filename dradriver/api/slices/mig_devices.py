@@ -64,7 +64,8 @@ def existing(
 def static(machine: Machine, position: int, mode: Mode, *, name: str) -> list[device_attributes.Device]:
     """Return a device for each existing MIG instance of a GPU that claims can use.
 
-    An instance counts only if ``existing`` accepts it. The arguments are those of ``gone``.
+    An instance counts only if ``existing`` accepts it. ``position`` is the GPU's position in ``machine.gpus``, ``mode``
+    says how the GPU is handed out, and ``name`` is the GPU's device name.
     """
     gpu = machine.gpus[position]
     return [
@@ -104,7 +105,8 @@ def on_demand(machine: Machine, groups: Groups, position: int, mode: Mode, *, na
     A claim's configuration says which instance the claim gets. The consumed capacities only ensure that all claims
     together fit on the GPU.
 
-    ``groups`` are the machine's groups of well-linked GPUs. The other arguments are those of ``gone``.
+    ``groups`` are the machine's groups of well-linked GPUs. ``position`` is the GPU's position in ``machine.gpus``,
+    ``mode`` says how the GPU is handed out, and ``name`` is the GPU's device name.
     """
     gpu = machine.gpus[position]
     device = device_attributes.whole(machine, groups, position, name=name)
@@ -133,7 +135,8 @@ def placements(
     Starts are in descending order: the scheduler takes the first device that fits, and the largest profiles can only
     start at 0. A profile is left out if there is no room for a counter of its limit.
 
-    The arguments are those of ``on_demand``.
+    ``groups`` are the machine's groups of well-linked GPUs, ``position`` is the GPU's position in ``machine.gpus``.
+    ``mode`` says how the GPU is handed out, ``name`` is the GPU's device name.
     """
     gpu = machine.gpus[position]
     # A limit: how many instances of some profiles a GPU can have at once. A device has room for some counters only.

@@ -118,7 +118,7 @@ def machine_alone(machine: Machine, *, node: str, node_uid: str) -> list[dict[st
     The node agent publishes it on nodes whose GPUs another driver allocates.
 
     Raises:
-        TopologyError: In the cases of ``build``.
+        TopologyError: The machine has more GPUs than a node can have, or breaks a rule of ``topology.check``.
     """
     if len(machine.gpus) > MOST_GPUS:
         raise TopologyError(
@@ -132,9 +132,9 @@ def machine_alone(machine: Machine, *, node: str, node_uid: str) -> list[dict[st
 def is_machine_alone(piece: ResourceSlice) -> bool:
     """Return whether a slice is the only one of its pool, and has a machine but no device.
 
-    ``machine_alone`` builds such slices. ``build`` builds one only if taints keep pods off all GPUs. In a pool of
-    several slices the first one can also have no device, only the counters that the devices of the other slices
-    consume.
+    ``machine_alone`` builds such slices. ``build`` makes such a slice only if it must leave out all GPUs: all have
+    taints, and the API server drops taints. In a pool of several slices the first one can also have no device, only the
+    counters that the devices of the other slices consume.
     """
     alone = not piece.spec.devices and piece.spec.pool.resource_slice_count == 1
     return alone and names.MACHINE in piece.metadata.annotations
@@ -175,7 +175,7 @@ def of_part(gpu: Mapping[str, Any], told: Mapping[str, str | int]) -> dict[str, 
 
     Args:
         gpu: The attributes of the whole GPU, of which those about links are left out.
-        told: Attributes of the fraction that replace those of the GPU: ``type``, ``profile``, and ``uuid`` if the
+        told: Attributes of the fraction that replace the GPU's attributes: ``type``, ``profile``, and ``uuid`` if the
             fraction has one.
     """
     own = {key: value for key, value in gpu.items() if not key.startswith(names.OF_LINKS)}

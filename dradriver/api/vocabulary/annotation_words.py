@@ -53,8 +53,8 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
         field: The field of the ``Request`` that has its value, or of the ``Gang`` if it is about gangs; empty if the
             value is stored elsewhere. Several annotations can have the same field if their values are tuples, which are
             added together.
-        holds: Returns whether ``read`` can return this value. It checks values in notes, because the allocator and the
-            CEL expressions use them unchecked.
+        holds: Returns whether ``read`` can return this value. Values in notes are checked by this function, because the
+            allocator and the CEL expressions use them unchecked.
         choices: All allowed texts. If the annotation is about the pod, the first one is the default. Empty if any text
             is allowed that ``read`` accepts.
         of_policies: Whether a policy of the policies file may contain this annotation.
@@ -312,7 +312,7 @@ def version_aside(told: Mapping[str, str]) -> int:
     The note is the resolved request on the pod. An annotation with its default needs no later version.
 
     Args:
-        told: Texts of annotations that do not affect the choice of GPUs (``ASIDE``), by name.
+        told: Texts of annotations that do not affect the choice of GPUs (the table ``ASIDE``), by name.
     """
     return max((BY_KEY[key].since for key, text in told.items() if text != ASIDE[key][0]), default=0)
 

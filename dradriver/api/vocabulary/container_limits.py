@@ -182,8 +182,8 @@ def refuse_unread(limits: Iterable[tuple[str, str, object]]) -> None:
             ``MOST_UNREAD`` are checked, because the search for similar names is slow.
 
     Raises:
-        WordError: A limit is for a fraction that is not supported, or for a product that has no limit of its own, or
-            its name is similar to a known one.
+        WordError: A limit is for a fraction that is not supported, or for a product that has no limit of its own. Or
+            its name is similar to the name of a known limit.
     """
     for container, name, value in itertools.islice(limits, MOST_UNREAD):
         if is_ours(name) or not _is_some(str(value)):

@@ -97,10 +97,10 @@ def count(asked: Asked) -> int:
 def request_names(asked: Mapping[str, Asked]) -> dict[str, tuple[str, ...]]:
     """Return the names of each container's requests in the claim.
 
-    A container with one request has its own name for it. A container with several MIG slices has numbered names, such
-    as ``main-1`` and ``main-2``. The webhook writes the names into the containers before GPUs are chosen, and the
-    controller into the claim. Both use this function. All names are DNS labels, as containers' names are, and all are
-    different.
+    If a container has one request, the request has the container's name. If it has several MIG slices, each slice has a
+    request with a number, such as ``main-1`` and ``main-2``. The webhook writes the names into the containers before
+    GPUs are chosen, and the controller into the claim. Both use this function. All names are DNS labels, as containers'
+    names are, and all are different.
 
     Args:
         asked: What each container requests, by name in pod order.

@@ -89,7 +89,7 @@ class NicRequest(msgspec.Struct, frozen=True):
 
 
 class Alike(msgspec.Struct, frozen=True):
-    """A constraint: the devices of some requests must have the same value of an attribute.
+    """A constraint: the devices of all ``requests`` must have the same value of an attribute.
 
     At least one of the requests is for NICs.
 
@@ -157,7 +157,8 @@ def addresses(expression: str) -> tuple[str, ...] | None:
 def given(claim: ResourceClaim) -> tuple[Given, ...]:
     """Return the NICs that the scheduler allocated to a claim.
 
-    NICs with admin access, for monitoring, are left out, because another claim can have them at the same time.
+    The result is empty if the claim is not allocated. NICs with admin access, for monitoring, are left out, because
+    another claim can have them at the same time.
     """
     if claim.status.allocation is None:
         return ()

@@ -2,7 +2,7 @@
 
 The scheduler can evaluate all of CEL. When the controller chooses NICs, the NICs must also match the author's
 selectors. So the controller must evaluate these selectors itself. If it cannot read one, it chooses no NICs for the
-request, and the scheduler does.
+request, and leaves the choice to the scheduler.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def _checked_term(
 
     ``device.driver`` can only be compared with a text, and all values of a list must have one type.
 
-    The arguments are the fields of ``Term``.
+    ``attribute`` is the attribute's full name, and ``value`` the value to compare with. ``otherwise`` is the value for
+    a device without the attribute; None if there is none.
 
     Raises:
         _NotReadableError: The API server does not accept it.

@@ -47,9 +47,10 @@ def check(fields: Mapping[str, Any], *, parts: bool) -> None:
 
 
 def count_warning(request: Request) -> str:
-    """Return a warning if the vendor's usual machines cannot give a pod so many GPUs.
+    """Return a warning if no usual machine gives one pod the requested number of GPUs.
 
-    Empty if they can. Such a number is not an error, because some machines of the vendor may follow another rule.
+    The result is empty if a usual machine of the GPUs' vendor can. The number is not refused, because some machines of
+    the vendor may allow other numbers.
     """
     if not isinstance(request, Whole) or request.vendor != ASCEND.word:
         return ""

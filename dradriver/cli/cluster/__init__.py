@@ -4,10 +4,11 @@
 * ``cluster_options``: the options that every command about a cluster has.
 * ``cluster_reading``: lists of objects from that server, and the error messages if it refuses.
 * ``cluster_lists``: all lists for one reading of the cluster, with messages about lists that could not be read.
-* ``policies_in_force``: the policies that the driver follows, for every command that decides as it does.
+* ``policies_in_force``: the policies that the driver follows, for every command that makes the same decisions as the
+  driver.
 * ``tenant_usage``: the tenants' past usage and the reservations, from the driver's namespace.
-* ``listed_cluster``: the controller's cluster cache filled from lists (``Scene``), for all commands that decide as the
-  controller does.
+* ``listed_cluster``: the controller's cluster cache filled from lists (``Scene``), for all commands that make the same
+  decisions as the controller.
 * ``free_gpus``: free GPUs by size and quality, for ``gputopo free`` and the page.
 * ``gpu_faults``: the faults of each GPU, with the repair, for ``health`` and ``verify``.
 * ``largest_gangs``: the network location of nodes, and the largest gang that each network level has room for now.

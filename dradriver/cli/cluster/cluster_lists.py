@@ -77,12 +77,12 @@ class Lists:
         return []
 
     async def of_other_driver(self, ours: Collection[SliceRecord]) -> tuple[Ledger, list[SliceRecord]]:
-        """Return the driver that allocates the GPUs, and its slices if it is not this driver.
+        """Return the driver that allocates the GPUs, and its slices if it is another driver.
 
-        Another driver allocates the GPUs if agents of this driver publish machines without devices. Which driver it is
-        follows from the nodes on which other drivers publish devices. (The controller has an option for it.) An agent
-        also publishes no device if all GPUs of its node are unhealthy. But then no other driver has slices of that
-        node.
+        Another driver allocates the GPUs if agents of this driver publish machines without devices. The result is then
+        the driver that publishes devices on the most of these machines. (The controller has an option with this
+        driver's name.) An agent of this driver also publishes no device if all GPUs of its node are unhealthy. But then
+        no other driver has slices of that node. If this driver allocates the GPUs, the list of slices is empty.
 
         Args:
             ours: The slices of this driver.

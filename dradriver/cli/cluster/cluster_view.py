@@ -58,7 +58,8 @@ def show_cluster(
 ) -> None:
     """Print the view of a cluster: its nodes with the users of their GPUs. Warnings go to stderr.
 
-    A node whose agent is gone has no slices, so its machine is not known. It is shown with the users of its GPUs.
+    A node whose agent is gone has no slices, so its machine is not known. Such a node is shown with the users of its
+    GPUs.
 
     Args:
         kubeconfig: The user's kubeconfig file; None for the default file.
@@ -131,8 +132,8 @@ async def _read(
 ) -> tuple[list[ResourceSlice], list[Claim], list[GoneNode], NotOffered, list[str]]:
     """Return slices, claims, nodes whose agent is gone, GPUs that new pods do not get, and warnings.
 
-    GPUs that new pods do not get are tainted, reserved, or on closed nodes. A warning names objects that could not be
-    read. All text in the nodes, GPUs and warnings is safe to print.
+    GPUs that new pods do not get are tainted, reserved, or on nodes that take no new pods. A warning names objects that
+    could not be read. All text in the nodes, GPUs and warnings is safe to print.
     """
     reservations = Own()
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
@@ -171,8 +172,9 @@ def views(
 ) -> tuple[list[NodeView], list[str]]:
     """Return the nodes of the cluster view and the warnings about them.
 
-    The arguments are those of ``node_views.views``. All text in the result is safe to print: users choose the names of
-    pods, claims and machines, and a terminal obeys escape sequences.
+    ``pieces`` are the slices of all drivers, ``claims`` those of all namespaces. ``only`` are the names of the nodes to
+    show; all nodes if it is empty. ``not_offered`` has the GPUs that new pods do not get. All text in the result is
+    safe to print: users choose the names of pods, claims and machines, and a terminal obeys escape sequences.
     """
     shown, warnings = node_views.views(pieces, claims, only=only, not_offered=not_offered)
     return [_plain_as(node, NodeView) for node in shown], list(map(plain, warnings))
@@ -183,7 +185,8 @@ def gone_views(
 ) -> list[GoneNode]:
     """Return the nodes whose agent is gone, for the cluster view.
 
-    The arguments are those of ``gone_node_views.views``. All text in the result is safe to print.
+    ``pieces`` are the slices of all drivers, ``claims`` the claims of all namespaces. ``is_node`` returns whether the
+    cluster has a node of this name. All text in the result is safe to print.
     """
     return [_plain_as(node, GoneNode) for node in gone_node_views.views(pieces, claims, is_node=is_node)]
 

@@ -102,8 +102,8 @@ class FreeGpus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         shares: Room for shares, by product.
         slices: Room for MIG slices, by product and profile.
         gangs: The largest gang of each level of the network, nearest first; empty if the network is not known.
-        agents_gone: Nodes whose agent is gone, with pods on their GPUs. They publish no GPUs, so their GPUs do not
-            count.
+        agents_gone: Nodes whose agent is gone, with pods on their GPUs. These nodes publish no GPUs, so their GPUs do
+            not count.
         tentative: GPUs with a tentative placement: chosen for pods, and not allocated by the scheduler yet.
         for_others: GPUs that are free on open nodes, but that only pods of other tenants can get.
     """

@@ -1,7 +1,7 @@
 """The controller's cluster cache, filled from one list of each kind of object, for explain, free and the page.
 
-Foreign pods are read only on the nodes that matter (``fill``). Reading all of them takes seconds on 1,000 nodes, and
-their CPU and memory count only on nodes with GPUs for the pod.
+Pods that this driver does not place are read only on the nodes that matter (``fill``). To read all of these pods takes
+seconds on 1,000 nodes. Their CPU and memory count only on nodes with GPUs for the explained pod.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class Scene:
     def agents_gone(self) -> dict[str, frozenset[str]]:
         """Return the listed nodes whose agent is gone, with their allocated devices.
 
-        The result is {} if the gone agents are not known.
+        The result is empty also if it is not known which agents are gone.
         """
         if not self.sees_agents:
             return {}
@@ -318,7 +318,11 @@ class Scene:
             self.picture.nics_read(driver)
 
     async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
-        """Return the nodes that the volumes of a pod allow; all nodes if the user may not read volumes."""
+        """Return the nodes that the volumes of a pod allow.
+
+        These are all nodes if the user may not read volumes. The result is ``Unbound`` if a claim of the pod for a
+        volume is not bound yet.
+        """
         claims = volumes.claims_of(pod)
         try:
             places = [await volumes.locate(self._client, claim) for claim in claims]
@@ -353,10 +357,10 @@ class Scene:
         self.picture.pods.setdefault((pod.metadata.namespace, pod.metadata.name), pod)
 
     async def fill(self, nodes: Collection[str]) -> bool:
-        """Add the pods of others on some nodes to the listed cluster.
+        """Add the pods on some nodes that this driver does not place.
 
-        These are pods that this driver does not place; their CPU and memory count on the nodes. Returns whether pods of
-        any of these nodes had not been read before.
+        Their CPU and memory count on the nodes. The result is False if the pods of all these nodes had been read
+        before.
         """
         wanted = [node for node in nodes if node not in self._filled]
         self._filled.update(wanted)
@@ -374,9 +378,9 @@ class Scene:
         return bool(wanted)
 
     async def read_neighbours(self, pods: Collection[Pod]) -> None:
-        """Add the pods of others that the affinity and spread rules of ``pods`` count.
+        """Add the pods that affinity and spread rules of ``pods`` count.
 
-        These are pods that this driver does not place, in the namespaces that the rules name.
+        Only pods that this driver does not place are added, from the namespaces that the rules name.
         """
         rules = [rule for pod in pods if (rule := rules_of(pod)) is not None]
         namespaces = {chosen.namespaces for rule in rules for chosen in rule.chosen}
@@ -410,7 +414,7 @@ async def read_whole(
         followed: The policies to decide by. If ``followed.trouble`` is set, it is the first message of
             ``Scene.unread``.
         driver_namespace: The driver's namespace, if the user names it. Reservations are there.
-        pods_too: As for ``Scene.read``.
+        pods_too: Whether to read device classes and the driver's pods, too.
 
     Raises:
         ClusterError: Slices, claims or nodes are missing, so no place can be searched.

@@ -51,7 +51,8 @@ class Goes(msgspec.Struct, frozen=True):
     Attributes:
         workload: The workload.
         to: The node of each of its pods after the move, by the pod's name.
-        gpu_hours: Its GPU-hours since its claims were allocated. They are lost if it cannot resume its work.
+        gpu_hours: Its GPU-hours since its claims were allocated. These hours are lost if the workload cannot resume its
+            work.
     """
 
     workload: Workload
@@ -92,8 +93,8 @@ def movable_workloads(scene: Scene) -> list[Workload]:
     """Return the pods and gangs that ``gputopo defrag`` can move.
 
     These use whole GPUs that the controller chose. ``scene`` is the listed cluster. A pod cannot move if a template
-    makes its claim, if it shares its claim, if it uses fractions of GPUs, or if the scheduler alone placed it: the
-    command does not know on which other nodes such a pod can run.
+    makes its claim, if it shares its claim, or if it uses fractions of GPUs. It cannot move either if the scheduler
+    alone placed it. The command does not know on which other nodes such a pod can run.
     """
     return [workload for workload in Workloads(scene.picture).of(scene.picture.pods) if _is_movable(workload)]
 

@@ -48,7 +48,7 @@ class InForce(msgspec.Struct, frozen=True):
 async def driver_namespace(client: Client, name: str | None) -> str:
     """Return the namespace where the driver is installed; its policies in force are there.
 
-    ``name`` is the namespace that the user named; see ``locate``.
+    ``name`` is the namespace that the user named. If it is None, the namespace is looked for (``locate``).
     """
     namespace, _ = await locate(client, name)
     return namespace
@@ -63,8 +63,9 @@ async def locate(client: Client, name: str | None) -> tuple[str, bool]:
     Args:
         client: The API server's client.
         name: The namespace that the user named. Without it the namespace of the driver's webhook is returned. If there
-            is no webhook, or the user may not read it, the result is ``NAMESPACE``. It is not certain if the user may
-            not read webhook configurations, or if they name several namespaces.
+            is no webhook, or the user may not read it, the result is ``NAMESPACE``, where the installation guide
+            installs the chart. The result is not certain if the user may not read webhook configurations, or if they
+            name several namespaces.
     """
     if name:
         return name, True
@@ -109,8 +110,8 @@ def among(config_maps: Iterable[Mapping[str, Any]], namespace: str) -> InForce:
     """Return the policies in force, from the chart's ConfigMap among some ConfigMaps.
 
     Args:
-        config_maps: ConfigMaps of the namespace. If none of them is the chart's, the result is the defaults, with a
-            trouble.
+        config_maps: ConfigMaps of the namespace. If none of them is the chart's, the result has the default policies,
+            and a message in ``trouble``.
         namespace: The namespace where the driver is installed, or is guessed to be.
     """
     for config_map in config_maps:

@@ -102,8 +102,8 @@ def _shown(scene: Scene, claims: tuple[Key, ...]) -> tuple[Help, ...]:
 def room(scene: Scene, workload: PendingWorkload) -> tuple[GangRoom, ...]:
     """Return the number of a gang's pods that each network level has room for now.
 
-    ``workload`` is the gang. Each pod counts as if it had the request of the first pod that needs a place, because
-    other requests may be unreadable.
+    The result is empty if the gang requests fractions of GPUs. ``workload`` is the gang. Each pod counts as if it had
+    the request of the first pod that needs a place, because other requests may be unreadable.
     """
     fleet, wish = scene.picture.fleets.of(workload.key[0]), workload.asking[0].wish
     if not isinstance(wish.request, Whole):

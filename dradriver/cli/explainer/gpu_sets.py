@@ -1,7 +1,8 @@
 """Sets of GPUs for ``gputopo explain``: sets that are free for a pod, and sets that would be if other pods ended.
 
-For whole GPUs all sets of a node are compared at once, as arrays of bit masks. For fractions of GPUs the claims are
-removed one by one, and the pod is planned without each of them.
+For whole GPUs all sets of a node are compared at once, as arrays of bit masks. A mask of nodes has a bool for each row
+of the cluster cache's node table. For fractions of GPUs the claims are removed one by one, and the pod is planned
+without each of them.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
 def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> list[Help]:
     """Return free sets of GPUs on nodes that the explained pod cannot use, with the causes.
 
-    ``fit`` has the nodes that the pod can use. The other arguments are those of ``helps``.
+    ``scene`` is the cluster, and ``wish`` the placement request of the pod. ``request`` has the requirements on the
+    set, which replace those of ``wish``. ``fit`` is the mask of the nodes that the pod can use, (rows,).
     """
     nodes, snapshot = scene.picture.nodes, Snapshot(scene.picture, wish.claim[0])
     limits = node_limits.concerning(wish)
@@ -257,7 +259,8 @@ def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> 
     """Return the sets of GPUs that are better than a pod's set, each with the pods that would have to end.
 
     The search asks for more than the pod has: a preference that was not met, or 1 % more bandwidth. For a pod with the
-    best set of its machine (score 100), only sets that are free now are returned: those of better machines.
+    best set of its machine (score 100), only sets of better machines that are free now are returned. The list is empty
+    if no better set is possible.
 
     Args:
         scene: The cluster.

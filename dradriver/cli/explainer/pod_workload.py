@@ -52,7 +52,9 @@ _ENDED: Final = "The tentative placement of the pod has ended"
 class PodWorkload(Workload):
     """The workload that ``gputopo explain`` explains, if it is one pod.
 
-    For a pod that joins a running gang, ``searched`` requires a place near the gang's pods. ``pending`` does not.
+    A pod that joins a running gang needs a place near the gang's pods. Only the workload in ``searched``, for which
+    places are searched, has this requirement. The workload in ``pending``, which has a position in the queue, does not
+    have it.
     """
 
     @property

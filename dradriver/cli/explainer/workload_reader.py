@@ -133,7 +133,8 @@ async def _read_templates(scene: Scene, pods: Sequence[Pod]) -> bool:
 async def _members(scene: Scene, pods: Sequence[Pod]) -> list[Member]:
     """Return pods with their templates and the nodes of their volumes.
 
-    It also reads the pods of others that the affinity and spread rules of these pods count.
+    The function also reads pods that this driver does not place, if the affinity and spread rules of ``pods`` count
+    them.
     """
     await scene.read_neighbours(pods)
     places = await asyncio.gather(*map(scene.volumes_of, pods))

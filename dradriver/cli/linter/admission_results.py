@@ -249,7 +249,7 @@ def _pod(
         document: The object.
         admission: The webhook.
         pod: The pod.
-        translate: See ``results``.
+        translate: Whether pods of its namespace that only have GPU limits are translated into claims.
     """
     path, manifest = pod.path, pod.manifest
     result = msgspec.structs.replace(object_result, path=plain(".".join(map(str, path))))
@@ -283,7 +283,9 @@ def _pod(
 def _component(object_result: Result, document: Document, admission: Admission, pod: PodOf, translate: bool) -> Result:
     """Return the webhook's answer to a component of an InferenceService.
 
-    The answer to its Deployment is first, then that to its pod. The arguments are those of ``_pod``.
+    If the webhook admits the component's Deployment, the answer is about the component's pod; else it is the refusal of
+    the Deployment. ``object_result`` is the result of the whole object, which names it. ``translate`` says whether pods
+    of the namespace that only have GPU limits are translated into claims.
     """
     template = {key: pod.manifest[key] for key in ("metadata", "spec")}
     deployment = {"kind": "Deployment", "metadata": pod.manifest["metadata"], "spec": {"template": template}}
@@ -417,7 +419,8 @@ def _finding(document: Document, path: Path, message: str) -> Finding:
 def _place(document: Document, path: Path, message: str) -> Path:
     """Return the path in the document that a webhook's message is about.
 
-    The beginning of the message names it. ``path`` is the place of the pod in the document.
+    The message begins with the name of an annotation, a label, a field or a container, which is looked for in the
+    document. ``path`` is the place of the pod in the document.
     """
     # A message begins with an annotation or label (misspelled ones first), a field, or a container.
     key = message.partition(":")[0]

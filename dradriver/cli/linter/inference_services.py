@@ -1,9 +1,9 @@
 """The pods of KServe's InferenceService: each component is a Deployment that gets the annotations of the whole object.
 
-KServe copies these annotations to predictor, transformer and explainer alike; annotations of a component override
-them. So an annotation that only the predictor can have belongs in ``spec.predictor.annotations``. Source:
-kserve/kserve 0217bdab, pkg/controller/v1beta1/inferenceservice/components/transformer.go, ``Reconcile``, and the same
-for the others.
+KServe copies these annotations to predictor, transformer and explainer alike; annotations of a component override them.
+So an annotation that only the predictor can have belongs in ``spec.predictor.annotations``. Source: kserve/kserve
+0217bdab, pkg/controller/v1beta1/inferenceservice/components/transformer.go, ``Reconcile``, and the files of the other
+components.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class JobSizes:
     def _has_place(self, gpus: int) -> bool:
         """Return whether each pod of a job finds a node of its own, if the large pods are placed first.
 
-        The result does not depend on which nodes the earlier pods take.
+        ``gpus`` is the number of the job's GPUs. The result does not depend on which nodes the earlier pods take.
         """
         pods = -(-gpus // self.pod)
         least, large = divmod(gpus, pods)

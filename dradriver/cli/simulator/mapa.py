@@ -16,9 +16,10 @@ How this differs from the authors' simulator:
   ring.
 * The authors fitted the model to a DGX-1 with V100, whose pairs have no, one or two links. Here more than two links
   count as two.
-* In theirs a sensitive job waits if no set is better than no ring at all, for example if two GPUs have only PCIe. Here
-  it takes the best set.
-* Among equal sets the lowest GPU numbers are taken. In theirs the set is taken that the pattern search finds first.
+* In the authors' simulator, a sensitive job waits if no set is better than no ring at all. An example is two GPUs that
+  have only PCIe. Here the job takes the best set.
+* Among equal sets the lowest GPU numbers are taken. The authors' simulator takes the set that its pattern search finds
+  first.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Policy(Protocol):
         """Release the GPUs that a simulated request got."""
 
     def empty(self) -> Sequence[Sequence[int]]:
-        """Return the numbers of the GPUs of each simulated node on which nothing is placed."""
+        """Return for each simulated node the numbers of its GPUs that no request occupies."""
 
 
 class Ours:
@@ -94,7 +94,7 @@ class Ours:
         self._fleet.set_parts(name, on)
 
     def empty(self) -> Sequence[Sequence[int]]:
-        """Return the GPU numbers of each simulated node on which the driver's own mixed policy placed nothing."""
+        """Return for each simulated node the numbers of its GPUs that no request occupies."""
         return [sorted(self._fleet.free(name)) for name in self._names]
 
 
@@ -225,7 +225,7 @@ class FirstFit:
                 gpu.parts.remove(taken.part)
 
     def empty(self) -> Sequence[Sequence[int]]:
-        """Return the GPU numbers of each simulated node on which the first-fit policy placed nothing."""
+        """Return for each simulated node the numbers of its GPUs that no request occupies."""
         return [[number for number, gpu in gpus.items() if gpu.empty] for gpus in self._nodes]
 
 

@@ -123,7 +123,9 @@ class OrderReplay:
     def _reservation_times(self) -> list[float]:
         """Return the times at which reservations may have to change.
 
-        A blocked job gets a reservation, or the reserved GPUs have been idle for too long.
+        While GPUs are reserved, this is the time at which they will have been idle for too long. Otherwise these are
+        the times at which blocked jobs have waited long enough for a reservation. The list is empty if the order has no
+        reservations with such times.
         """
         terms = self._backfilling.terms
         if terms is None or self._backfilling.replanned:
@@ -217,7 +219,8 @@ class OrderReplay:
         """Start jobs as EASY backfilling does.
 
         The first jobs of the queue start, on reserved GPUs too, until one finds no place. GPUs are reserved for that
-        job. Then the jobs behind it start on the other GPUs.
+        job. Then the jobs behind it start on GPUs that are not reserved. ``freed`` says whether jobs have ended since
+        the last call.
         """
         # 1. The first jobs of the queue. ``lift`` makes the reserved GPUs free for the attempt, ``close`` reserves them
         # again.
@@ -246,7 +249,7 @@ class OrderReplay:
         return [head for head in heads if head is not None]
 
     def _start_holder(self) -> None:
-        """Start the job that has the reservation, on its reserved GPUs or on others, if it finds a place."""
+        """Start the job for which GPUs are reserved if it finds a place on any GPUs."""
         waiting = self._reserving.waiting
         if waiting is None:
             return

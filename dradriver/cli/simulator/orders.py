@@ -45,7 +45,7 @@ class Turn(enum.Enum):
 
 
 class NoPlace(enum.Enum):
-    """Which waiting jobs are tried after a job without a place: all, none, other tenants'."""
+    """Which jobs are tried after a job without a place: all, none, or other tenants' jobs."""
 
     GO_ON = "the others are tried"
     STOP = "nobody else starts"
@@ -56,7 +56,7 @@ class Backfilling(msgspec.Struct, frozen=True, kw_only=True):
     """How other jobs start if a job finds no place.
 
     Attributes:
-        no_place: Whether other jobs are tried.
+        no_place: Which other jobs are tried after a job without a place.
         terms: When GPUs are reserved for a blocked job, and for how long; None without reservations.
         replanned: Whether a set is reserved for the first job in the queue, and chosen again at each event.
     """

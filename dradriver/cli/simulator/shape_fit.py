@@ -122,8 +122,9 @@ def _published(shape: Shape, steps: Floats) -> Floats:
 def _mixture(shares: Floats, scales: Floats, quantiles: Floats, steps: Floats) -> Floats:
     """Return the quantiles of the durations of all job sizes together.
 
-    A quantile is the duration that a share of the jobs does not exceed; ``steps`` has these shares. The other arguments
-    are as in ``Fit``.
+    A quantile is the duration that a share of the jobs does not exceed; ``steps`` has these shares. ``shares`` is the
+    share of the jobs by size, and ``scales`` the scale of durations by size. ``quantiles`` is the quantile function of
+    one size, in seconds.
     """
     lasts = np.outer(scales, quantiles).ravel()
     weights = np.repeat(shares / len(quantiles), len(quantiles))

@@ -21,10 +21,10 @@ def pods(gpus: int, largest: int) -> Kind:
 
 
 def covers(kind: Kind, other: Kind) -> bool:
-    """Return whether a job finds no place if another job finds none.
+    """Return whether one job certainly finds no place because another job found none.
 
-    ``kind`` has the pod sizes of the first job, ``other`` those of the other, largest first. True if the first has at
-    least as many and as large pods. False if it may find a place.
+    ``kind`` has the pod sizes of the one job, ``other`` the pod sizes of the job that found no place, largest first.
+    True if the one job has at least as many pods, each at least as large. False if it may find a place.
     """
     return len(kind) >= len(other) and all(mine >= its for mine, its in zip(kind, other, strict=False))
 

@@ -110,12 +110,12 @@ class Reserving:
     def longest(self, now: float) -> float:
         """Return how many seconds a job on reserved GPUs may run if it starts now.
 
-        Below 0 if no job must start there.
+        A negative number means that no job may start there.
         """
         return -1.0 if self.held is None else reservation_rules.latest_end(self.held, self.terms, now) - now
 
     def look(self, now: float) -> None:
-        """Update which running jobs use the reserved GPUs now."""
+        """Record in the reservation which running jobs use its GPUs now."""
         if self.held is not None:
             self.held = reservation_rules.seen(self.held, self._candidate(self._places(self.held), now))
 
@@ -171,9 +171,9 @@ class Reserving:
         """Return the sets of GPUs that could be reserved for a job.
 
         For a job of one pod there is a candidate for each node that is large enough. A job of several pods has one
-        candidate, on the nodes that are free first. On each node, the set has the GPUs that are free first, in this
-        order: free GPUs, those with the earliest declared ends, then those whose endless jobs have run for the shortest
-        time.
+        candidate, on the nodes that are free first; none if there are too few nodes. On each node, the set has the GPUs
+        that are free first, in this order: free GPUs, those with the earliest declared ends, then those whose endless
+        jobs have run for the shortest time.
 
         Args:
             kind: The GPUs of each pod of the job.

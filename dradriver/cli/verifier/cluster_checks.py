@@ -221,9 +221,9 @@ def _parts(seen: Seen) -> Iterator[Finding]:
 
 
 def _pods_of_part(seen: Seen, part: str, pods: Sequence[Pod]) -> Finding:
-    """Return the finding whether a component of the driver, such as the controller, has ready pods.
+    """Return the result of a check: whether a component of the driver has ready pods.
 
-    ``part`` is the component, ``pods`` are its pods.
+    ``part`` is the component, such as the controller, and ``pods`` are its pods.
     """
     if not pods:
         return failed(part, "it has no pods", "install the chart, or name its namespace: --driver-namespace NAME")
@@ -439,9 +439,9 @@ def _lost_gpu_findings(
 
 
 def _offered(seen: Seen, ledger: Ledger) -> Finding:
-    """Return the finding whether the other driver, which allocates GPUs, has devices on all nodes that need them.
+    """Return the result of a check: whether another driver has devices where it allocates GPUs.
 
-    ``ledger`` is that driver. These are the nodes for which our agents publish only the machine.
+    ``ledger`` is this other driver. It must have devices on all nodes for which our agents publish only the machine.
     """
     wanted = {piece.spec.pool.name for piece in seen.slices if resource_slices.is_machine_alone(piece)}
     wanted &= {seen.only} if seen.only else wanted
@@ -459,7 +459,7 @@ def _other_allocators(seen: Seen, ledger: Ledger) -> Iterator[Finding]:
     """Yield findings about nodes where a second allocator manages the GPUs, for example a device plugin.
 
     ``ledger`` is the driver that should allocate them. The finding is a failure on nodes with our slices, because both
-    would allocate the same GPUs.
+    allocators would allocate the same GPUs.
     """
     our_nodes = {
         resource_slice.spec.pool.name for resource_slice in seen.slices if resource_slice.spec.driver == names.DRIVER

@@ -81,7 +81,7 @@ def _runtime(host_root: Path) -> Finding:
 
 
 def _device_nodes(machine: Machine, cdi_root: Path) -> Finding:
-    """Return the finding whether the CDI specification of AMD's GPUs has the device nodes of all GPUs."""
+    """Return the result of a check: whether AMD's CDI specification has all GPUs' device nodes."""
     path = cdi_root / GPU_FILE
     try:
         named = names_in(path.read_bytes())

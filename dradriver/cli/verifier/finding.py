@@ -39,14 +39,17 @@ class Finding(msgspec.Struct, frozen=True, rename={"said": "message"}):
 
 
 def passed(check: str, said: str) -> Finding:
-    """Return a finding with status PASS and the message ``said``."""
+    """Return a finding with status PASS.
+
+    ``check`` is the name of the check, ``said`` the message.
+    """
     return Finding(check, Status.PASS, plain(said))
 
 
 def warned(check: str, said: str, cure: str) -> Finding:
     """Return a finding with status WARN: some pods may be affected.
 
-    ``said`` is the message, ``cure`` the repair.
+    ``check`` is the name of the check, ``said`` the message, ``cure`` the repair.
     """
     return Finding(check, Status.WARN, plain(said), plain(cure))
 
@@ -54,7 +57,7 @@ def warned(check: str, said: str, cure: str) -> Finding:
 def failed(check: str, said: str, cure: str) -> Finding:
     """Return a finding with status FAIL: pods do not get the GPUs or settings they should.
 
-    ``said`` is the message, ``cure`` the repair.
+    ``check`` is the name of the check, ``said`` the message, ``cure`` the repair.
     """
     return Finding(check, Status.FAIL, plain(said), plain(cure))
 

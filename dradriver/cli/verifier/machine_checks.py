@@ -145,7 +145,10 @@ def _links(machine: Machine) -> Iterator[Finding]:
 
 
 def _against_profile(machine: Machine) -> Finding:
-    """Return the finding whether the links equal those of a profile with the same product and number of GPUs."""
+    """Return the result of a check: whether the machine's links equal those of its profile.
+
+    The profile is the built-in description of a machine with the same product and number of GPUs.
+    """
     mine = sorted(one.links for one in of_machine(machine))
     products = Counter(gpu.product for gpu in machine.gpus)
     alike = [
@@ -188,7 +191,7 @@ def _mps(root: Path) -> Finding:
 
 
 def against_slices(machine: Machine, published: Machine | None, node: str, namespace: str) -> Finding:
-    """Return the finding whether a node's slices describe this machine correctly.
+    """Return the result of a check: whether a node's slices describe this machine correctly.
 
     Args:
         machine: This machine.

@@ -118,7 +118,7 @@ def _fingerprint(metrics: bytes) -> str:
 
 
 def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, namespace: str) -> Finding:
-    """Return the finding whether all processes use the policies in the ConfigMap.
+    """Return the result of a check: whether all processes use the policies in the ConfigMap.
 
     Only the first problem is reported. The order is file, controller, other pods, because an earlier problem causes the
     later ones.

@@ -22,9 +22,9 @@ _BAD: Final = "no-version"
 
 
 async def check_with_bad_pod(client: Client, namespace: str) -> Finding:
-    """Return the finding whether the API server calls the webhook for pods of a namespace.
+    """Return the result of a check: whether the API server calls the webhook for pods.
 
-    The check creates, as a dry run, a pod that the webhook must refuse.
+    The check creates, as a dry run, a pod in the namespace ``namespace``, which the webhook must refuse.
 
     Raises:
         Unreachable: The API server does not answer.
@@ -59,7 +59,9 @@ async def check_with_bad_pod(client: Client, namespace: str) -> Finding:
 
 
 def excludes(configurations: Iterable[Mapping[str, Any]], own: str, namespace: str) -> bool:
-    """Return whether the webhook's configurations exclude a namespace, as the chart's values set it.
+    """Return whether the webhook's configurations exclude a namespace.
+
+    The chart's values can name namespaces whose pods the API server does not send to the webhook.
 
     Args:
         configurations: The driver's configurations of mutating and of validating webhooks.
@@ -135,10 +137,10 @@ def certificates(configurations: Iterable[Mapping[str, Any]], namespace: str, *,
 async def against_secret(
     client: Client, configurations: Iterable[Mapping[str, Any]], pods: Iterable[Pod], namespace: str, *, now: float
 ) -> list[Finding]:
-    """Return findings whether each caBundle verifies the certificate that the webhook serves.
+    """Return the results of a check: whether each caBundle verifies the webhook's certificate.
 
-    The certificate is in the webhook's Secret. Only this counts: while authorities rotate, caBundle and Secret rightly
-    have different sets of authorities.
+    The webhook serves the certificate that is in its Secret. The authorities in caBundle and Secret are not compared:
+    while authorities rotate, the two rightly differ.
 
     Args:
         client: The API server's client, inside its ``async with`` block.
