@@ -89,7 +89,7 @@ def test_the_figures_are_the_codes() -> None:
     assert "only 5 s more. It waits 15 s" in starts
     assert (deadlines.GATHER_S, gang_placements.MOST_ALTERNATES, backoffs.LONGEST_BACKOFF_S) == (2, 8, 120)
     assert "starts 2 s after its last pod was created, with at least four pods" in starts
-    assert "eight nodes in all or twice the planned ones, at most eight others" in starts
+    assert "the planned nodes and to at most eight alternative nodes" in starts
     assert kept_places.KEPT_S == 120
     assert "for two minutes" in section("A lost member")
     assert f"above {gang_plan_note.MOST_NODES} nodes" in section("What is written back")
