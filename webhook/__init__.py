@@ -28,6 +28,7 @@ A review of a pod passes these modules once, from top to bottom: it is read, dec
     workloads     Jobs, Deployments and others that create pods: copies their annotations into the pod templates
     disruption    warns about a gang's Job that one eviction of its pods can fail
     validate      checks claims and templates with configurations for this driver, or for fractions of GPUs
+    stored_policies  refuses an invalid policies file before it is stored
 
     certificates  decides which certificates there should be
     certificate_keeper   keeps these in a Secret

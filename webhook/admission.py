@@ -1,4 +1,4 @@
-"""Passes each admission review to the function that answers it, for pods, workloads and claims. Counts metrics.
+"""Passes each admission review to the function that answers it, and counts metrics.
 
 ``server.Endpoint`` calls it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from prometheus_client import Counter, Histogram
@@ -18,9 +18,12 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.kube.labelled_metrics import Labelled
 from dradriver.process.policies_file import PoliciesFile
-from webhook import create, desired, patch, pod_view, review, translate, update, validate, workloads
+from webhook import create, desired, patch, pod_view, review, stored_policies, translate, update, validate, workloads
 
 logger = logging.getLogger(__name__)
+
+POLICIES_PATH: Final = "/validate-policies"
+"""The path of reviews of the policies file. To read a file of the largest size takes some tenths of a second."""
 
 OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE", "CONNECT", "other")
 RESULTS: Final = ("allowed", "patched", "denied", "invalid")
@@ -48,7 +51,7 @@ _Create = Callable[[pod_view.Pod, Policies], tuple[desired.Desired | None, list[
 
 
 class Admission:
-    """Answers reviews of pods, workloads and claims.
+    """Answers reviews of pods, workloads, claims and the policies file.
 
     Args:
         controller_user: The controller's user name. The webhook does not change pods in the controller's updates.
@@ -69,6 +72,7 @@ class Admission:
             "/translate-pods": functools.partial(self.mutate_pod, created=translate.translate),
             "/mutate-workloads": self.mutate_workload,
             "/validate-claims": self.validate_claim,
+            POLICIES_PATH: self.validate_policies,
         }
 
     @property
@@ -151,8 +155,23 @@ class Admission:
             return _deny(request, error)
         return review.allow(request, warnings=warnings), "allowed"
 
+    def validate_policies(self, request: review.Request) -> Answer:
+        """Return the admission answer to CREATE or UPDATE of the ConfigMap with the policies file.
 
-def _deny(request: review.Request, error: WordError) -> Answer:
+        Other operations are allowed. The answer depends on nothing but the object.
+        """
+        if request.kind.kind != "ConfigMap" or request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
+            return review.allow(request), "allowed"
+        try:
+            warnings = stored_policies.check(request.object, request.old_object)
+        except stored_policies.InvalidPoliciesError as error:
+            return _deny(request, error, details=error.errors)
+        except WordError as error:
+            return _deny(request, error)
+        return review.allow(request, warnings=warnings), "allowed"
+
+
+def _deny(request: review.Request, error: WordError, *, details: Sequence[str] = ()) -> Answer:
     where = f"{request.namespace[:63]}/{request.name[:253] or '(generated name)'}"
     logger.info("%s", review.shorten(f"denied {request.operation} of {request.kind.kind[:63]} {where}: {error}", 2048))
-    return review.deny(request, str(error)), "denied"
+    return review.deny(request, str(error), details=details), "denied"

@@ -16,6 +16,7 @@ from dradriver.errors import DriverError
 MOST_WARNINGS: Final = 8
 MOST_WARNING: Final = 256  # characters; the API server cuts off longer ones (admission/v1 AdmissionResponse)
 MOST_MESSAGE: Final = 2048
+MOST_DETAILS: Final = 8192  # characters of all details of a refusal
 
 _API_VERSION: Final = "admission.k8s.io/v1"
 _KIND: Final = "AdmissionReview"
@@ -121,21 +122,38 @@ def allow(request: Request, *, patch: Patch | None = None, warnings: Sequence[st
     if warnings:
         if len(warnings) > MOST_WARNINGS:
             kept = warnings[: MOST_WARNINGS - 1]
-            warnings = [*kept, f"There are {len(warnings) - len(kept)} more warnings about this pod."]
+            warnings = [*kept, f"There are {len(warnings) - len(kept)} more warnings."]
         response["warnings"] = [shorten(warning, MOST_WARNING) for warning in warnings]
     return _encode(response)
 
 
-def deny(request: Request, message: str, *, code: int = 400, reason: str = "BadRequest") -> bytes:
+def deny(
+    request: Request,
+    message: str,
+    *,
+    details: Sequence[str] = (),
+    code: int = 400,
+    reason: str = "BadRequest",
+) -> bytes:
     """Return the answer to a review that refuses the object.
 
     Args:
         request: The request.
         message: The reason. Users see it after "denied the request:".
+        details: More lines, which follow the message. If they have more than ``MOST_DETAILS`` characters, the last line
+            says how many are left out.
         code: The HTTP status code.
         reason: The reason of the Status, in CamelCase.
     """
-    status = {"status": "Failure", "code": code, "reason": reason, "message": shorten(message, MOST_MESSAGE)}
+    lines, free = [shorten(message, MOST_MESSAGE)], MOST_DETAILS
+    for number, detail in enumerate(details):
+        line = shorten(detail, MOST_MESSAGE)
+        free -= len(line)
+        if free < 0:
+            lines.append(f"{len(details) - number} more are left out.")
+            break
+        lines.append(line)
+    status = {"status": "Failure", "code": code, "reason": reason, "message": "\n".join(lines)}
     return _encode({"uid": request.uid, "allowed": False, "status": status})
 
 

@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 from dradriver.api.base import names
 from dradriver.process.server_connections import Connections, Handler, listening
 from webhook import review
-from webhook.admission import Admission
+from webhook.admission import POLICIES_PATH, Admission
 from webhook.body import GRACE_S, Body
 from webhook.bytes_in_flight import Budget
 
@@ -46,8 +46,8 @@ class Endpoint:
         self._admission = admission
         self._wait_s, self._grace_s = wait_s, grace_s
         self._large = Budget(LARGE_BYTES)  # bytes of large bodies that may be in memory at once
-        self._large_answer = asyncio.Lock()  # held while a large body is answered: one at a time
-        self._pause_end = 0.0  # by the loop's clock: until then no large body is answered
+        self._slow_answer = asyncio.Lock()  # held during an answer that takes long: one at a time
+        self._pause_end = 0.0  # by the loop's clock: until then no answer that takes long begins
 
     async def handle(self, http: web.BaseRequest) -> web.Response:
         """Return the server's HTTP answer to an admission review.
@@ -64,7 +64,8 @@ class Endpoint:
         content = http.content  # the body; aiohttp may still be receiving it
 
         # 1. Nearly all reviews are small and arrive together with their head.
-        if content.is_eof() and content.total_bytes <= SMALL:
+        is_slow = http.path == POLICIES_PATH  # even a small one, so it is answered as large bodies are
+        if content.is_eof() and content.total_bytes <= SMALL and not is_slow:
             return self._answer(http.path, content.read_nowait())
         size = MOST_BYTES if http.content_length is None else http.content_length
         if size > MOST_BYTES:
@@ -78,12 +79,14 @@ class Endpoint:
                 body = Body(content, limit=limit, grace_s=self._grace_s)
                 # True if the body has ended within so many bytes.
                 if await body.read(SMALL if size <= SMALL else READ_BYTES):
+                    if is_slow:
+                        return await self._answer_slowly(http.path, body)
                     return self._answer(http.path, body.whole())
                 # The turn: ``size`` of the bytes that all large bodies share. The body is cut off if others need them.
                 async with self._large.lent(size, address=http.remote or "", revoke=body.cut_off):
                     if not await body.read(size, is_waited_for=self._large.is_waited_for):
                         return _refused(413, _TOO_LARGE.format(f"more than {size}"))
-                    return await self._answer_large(http.path, body)
+                    return await self._answer_slowly(http.path, body)
         except ConnectionError:
             return _refused(400, "The connection ended before the whole body was read.")  # no client receives it
         except TimeoutError:  # the API server may ask again; Retry-After says when
@@ -93,12 +96,12 @@ class Endpoint:
                 )
             return _refused(429, "Too many bytes of requests are being read. Send the request again.")
 
-    async def _answer_large(self, path: str, body: Body) -> web.Response:
-        """Return the answer to a large body.
+    async def _answer_slowly(self, path: str, body: Body) -> web.Response:
+        """Return the answer to a large body, or to a review of the policies file.
 
-        Large bodies are answered one at a time, and half of the event loop's time is kept for small bodies.
+        They are answered one at a time, and half of the event loop's time is kept for all other bodies.
         """
-        async with self._large_answer:
+        async with self._slow_answer:
             await asyncio.sleep(self._pause_end - asyncio.get_running_loop().time())
             began = time.perf_counter()
             try:

@@ -10,7 +10,6 @@ from typing import Final
 import click
 import msgspec
 
-from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.unmatched_selectors import unmatched
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.cluster_options import (
@@ -24,7 +23,6 @@ from dradriver.cli.explainer import queue_position
 from dradriver.cli.explainer.explain_document import FAIR_SHARE, fair_share
 from dradriver.cli.inputs import given_policies
 from dradriver.counted import first_of
-from dradriver.kube.config import ServerConfig
 from dradriver.queue.queue_order import Standing
 from dradriver.view.document import Cell, Column, Document, Notes, Table, Tone, report, words
 from dradriver.view.output import show_as
@@ -98,12 +96,14 @@ def tenants(
     position.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    found = asyncio.run(_read(server, given_policies(policies_file), driver_namespace))
-    show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
-
-
-async def _read(server: ServerConfig, policies: Policies | None, namespace: str | None) -> list[TenantNow]:
-    return tenants_now(*await queue_position.read(server, policies, namespace))
+    scene, standing = asyncio.run(queue_position.read(server, given_policies(policies_file), driver_namespace))
+    found = tenants_now(scene, standing)
+    show_as(
+        output,
+        document=lambda: document(found, scene),
+        data=lambda: msgspec.to_builtins(found),
+        no_color=no_color,
+    )
 
 
 def tenants_now(scene: Scene, standing: Sequence[Standing]) -> list[TenantNow]:
@@ -141,10 +141,17 @@ def _now(scene: Scene, tenant: str, standing: Sequence[Standing], messages: Sequ
     )
 
 
-def document(found: Sequence[TenantNow]) -> Document:
-    """Return the output of ``gputopo tenants``: a row for each tenant."""
+def no_tenants(scene: Scene) -> str:
+    """Return why no tenants of the listed cluster can be shown: the policies name none, or cannot be read."""
+    if scene.policies.known:
+        return "the policies file names no tenants"
+    return "the tenants are not known, because the policies in force cannot be read"
+
+
+def document(found: Sequence[TenantNow], scene: Scene) -> Document:
+    """Return the output of ``gputopo tenants``: a row for each tenant of the listed cluster ``scene``."""
     if not found:
-        return report(Notes(lines=(Cell("the policies file names no tenants"),)))
+        return report(Notes(lines=(Cell(no_tenants(scene)),)))
     columns = (
         Column("tenant"), Column("namespaces"), Column("weight", number=True), Column("GPUs in use", number=True),
         Column("cap"), Column("fair-share use", number=True), Column("waiting pods", number=True),

@@ -25,7 +25,7 @@ class Tenants:
     The tenant of a namespace is, in this order:
 
     1. the tenant that names the namespace;
-    2. the first tenant in the policies file whose labels the namespace has;
+    2. the first tenant by name whose labels in the policies file the namespace has;
     3. a tenant that consists only of this namespace, with weight 1.
 
     Attributes:
@@ -87,10 +87,9 @@ class Tenants:
             self._labelled[namespace] = found[0]
 
     def claiming(self, namespace: str, labels: Mapping[str, str]) -> list[str]:
-        """Return the tenants of the policies file that select a namespace by labels.
+        """Return the tenants whose labels in the policies file match a namespace, sorted by name.
 
-        They are in the file's order. The first of them gets the namespace, unless another tenant lists the namespace by
-        name.
+        The first of them gets the namespace, unless another tenant lists the namespace by name.
         """
         if not self.by_labels or namespace in self._named:
             return []

@@ -30,7 +30,7 @@ from tests import schema
 from tests.fakes.admission import CONTROLLER, Object
 from tests.fakes.reviews import KINDS, Review, corpus, subjects
 from webhook import review
-from webhook.admission import Admission
+from webhook.admission import POLICIES_PATH, Admission
 
 WORDS, REVIEWS = 1_000_000, 200_000
 AGAIN, VALIDATED = 20, 400  # of so many admitted pods one is sent again, one is held against the schema
@@ -140,8 +140,13 @@ def checked(path: str, body: bytes, *, uid: str) -> tuple[_Response, list[Object
     if not response.allowed:
         if response.status is None or not response.status.message or response.patch is not None:
             raise Failure("refused without a reason, or with a patch")
-        said.append((response.status.message, review.MOST_MESSAGE))
-    if len(said) > review.MOST_WARNINGS or any(len(text) > most or not text.isprintable() for text, most in said):
+        head, *details = response.status.message.split("\n")
+        if details and (path != POLICIES_PATH or sum(map(len, details[:-1])) > review.MOST_DETAILS):
+            raise Failure(f"details without bounds: {details}")
+        said += [(line, review.MOST_MESSAGE) for line in (head, *details)]
+    if len(response.warnings) > review.MOST_WARNINGS or any(
+        len(text) > most or not text.isprintable() for text, most in said
+    ):
         raise Failure(f"texts without bounds: {said}")
     if response.patch is None:
         return response, []

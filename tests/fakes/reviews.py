@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 import yaml
 
+from dradriver import __version__
 from dradriver.api.base import names
 from tests.fakes import admission
 from tests.fakes.admission import Object, defaulted, pod
 from tests.paths import REPO, SHARED_DATA
+from webhook.admission import POLICIES_PATH
 from webhook.workloads import TEMPLATES
 
 PODS = ("/mutate-pods", "/translate-pods")
@@ -100,6 +102,10 @@ def corpus() -> list[Review]:
         spec = {"devices": {"requests": [{"name": "a"}], "config": [opaque]}}
         for kind, whole in zip(CLAIMS, (spec, {"spec": spec}), strict=True):
             made.append(Review("/validate-claims", kind, {"kind": kind, "metadata": {"name": "c"}, "spec": whole}))
+    for text in ("weights: {nvlink: 1}", "weights: {nvlnk: 1}\ngpus: [{mig: x}]", "[", None):
+        labels = {names.VERSION_LABEL: __version__}
+        stored = {"metadata": {"name": "policies", "labels": labels}, "data": {names.POLICIES_KEY: text}}
+        made += [Review(POLICIES_PATH, "ConfigMap", stored), Review(POLICIES_PATH, "ConfigMap", stored, stored)]
     return made + _written(REPO / "examples")
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dradriver import __version__
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
@@ -54,6 +55,8 @@ def answered(request: review.Request, path: str) -> dict[str, Any]:
         encoded, _ = Admission(controller_user=CONTROLLER).mutate_pod(request)
     elif path == "workloads":
         encoded, _ = Admission(controller_user=CONTROLLER).mutate_workload(request)
+    elif path == "policies":
+        encoded, _ = Admission(controller_user=CONTROLLER).validate_policies(request)
     else:
         encoded, _ = Admission(controller_user=CONTROLLER).validate_claim(request)
     response: dict[str, Any] = json.loads(encoded)["response"]
@@ -79,11 +82,17 @@ def test_bytes_that_are_no_text_are_no_review_wherever_they_stand(damage: bytes)
         review.decode(sent)
 
 
-@pytest.mark.parametrize("kind", ["Pod", "ResourceClaim", "ResourceClaimTemplate"])
+@pytest.mark.parametrize("kind", ["Pod", "ResourceClaim", "ResourceClaimTemplate", "ConfigMap"])
 @given(new=LIKE | JSON, old=LIKE | JSON)
 def test_any_object_gets_an_answer(kind: str, new: object, old: object) -> None:
     sent = review.decode(json.dumps(body(new, old=old, kind=kind)).encode())
-    answered(sent, "pods" if kind == "Pod" else "claims")
+    answered(sent, {"Pod": "pods", "ConfigMap": "policies"}.get(kind, "claims"))
+
+
+@given(text=st.text() | JSON.map(json.dumps))
+def test_any_policies_file_gets_an_answer(text: str) -> None:
+    stored = {"metadata": {"labels": {names.VERSION_LABEL: __version__}}, "data": {names.POLICIES_KEY: text}}
+    answered(review.decode(json.dumps(body(stored, kind="ConfigMap")).encode()), "policies")
 
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])

@@ -98,6 +98,10 @@ FORMER_RESULTS: Final = (NODE, SCORE)
 
 NVSENTINEL_DEVICES: Final = "dgxc.nvidia.com/devices"  # the pod's GPUs as NVSentinel reads them, if the chart says so
 
+# Of the chart's objects.
+POLICIES_KEY: Final = "policies.yaml"  # in the ConfigMap with the policies: the policies file
+VERSION_LABEL: Final = "app.kubernetes.io/version"  # the release of the driver that the object is for
+
 # Annotations of other objects.
 MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machine as JSON
 SERVER_LACKS: Final = PREFIX + "server-lacks"  # there too: names of the features that the API server lacks

@@ -20,6 +20,7 @@ from dradriver.api.vocabulary.messages import shown
 from dradriver.counted import counted
 from dradriver.reason import sentences
 from dradriver.topology import profiles
+from dradriver.topology.natural import natural
 from dradriver.topology.vendors import NVIDIA
 from dradriver.yamltext import read as yamltext
 from dradriver.yamltext.read import Problem
@@ -53,15 +54,30 @@ class PoliciesError(WordError):
         if isinstance(first, str):
             return str(self)
         where = f"line {first.line} of {source}"
-        if first.place in ("", "$"):
+        if not (key := _key(first)):
             return sentences(f"{where}: {first.says}", self._more())
-        return sentences(f"{first.place}: {first.says}", f"This is {where}", self._more())
+        return sentences(f"{key}: {first.says}", f"This is {where}", self._more())
+
+    def all_by_key(self) -> list[str]:
+        """Return all errors for people who did not write the lines of the text: the key comes first, without a line.
+
+        An error that has no key has the line.
+        """
+        return [
+            problem if isinstance(problem, str) else f"{_key(problem) or f'line {problem.line}'}: {problem.says}"
+            for problem in self.problems
+        ]
 
     def _more(self) -> str:
         if len(self.problems) == 1:
             return ""
         others = counted(len(self.problems) - 1, "more error", "more errors")
         return f"The file has {others}: gputopo policies check FILE prints all"
+
+
+def _key(problem: Problem) -> str:
+    """Return the path of the key that an error is about; empty for an error of the whole text."""
+    return problem.place.removeprefix("$")
 
 
 _FORM: Final = yamltext.Form(
@@ -99,6 +115,7 @@ def read(text: bytes, *, source: str) -> Policies:
     # Helm writes an unquoted ``off`` as ``false``. Fields whose values include ``off`` get it back.
     _restore_off(document.data)
     _remove_nulls(document.data)
+    _sort_tenants(document.data)
     sections, problems, left_out = _convert(document)
 
     # 2. What types cannot express: fields that do not go together. ``document`` knows the line of each place.
@@ -121,6 +138,11 @@ def notes(policies: Policies) -> list[str]:
     found = []
     if policies.weights.price and not policies.prices.gpus:
         found.append("weights.price has no effect without prices. Write prices: {gpus: [{perHour: 1}]}.")
+    found += [
+        f"tenants.{name}.cap has no effect, because Kueue limits a tenant with admission: kueue. Remove one of the two."
+        for name, tenant in policies.tenants.items()
+        if tenant.cap and tenant.admission == "kueue"
+    ]
     return found + [
         f"{place}: {', '.join(later)} is not available yet, and pods that request it are refused."
         for place, words in places
@@ -204,6 +226,16 @@ def _remove_nulls(data: object) -> None:
         if isinstance(entries, dict):
             for name in [name for name, entry in entries.items() if entry in _NULLS]:
                 del entries[name]
+
+
+def _sort_tenants(data: object) -> None:
+    """Sort the tenants by name, in place, as Helm sorts the keys of the chart's values.
+
+    Otherwise a file and its copy in the ConfigMap could give a namespace to different tenants.
+    """
+    tenants = data.get("tenants") if isinstance(data, dict) else None
+    if isinstance(data, dict) and isinstance(tenants, dict):
+        data["tenants"] = {name: tenants[name] for name in sorted(tenants, key=natural)}
 
 
 def _restore_off(data: object) -> None:
@@ -366,16 +398,17 @@ def _check_names(tenants: Mapping[str, Tenant]) -> Iterator[_PlacedError]:
     for name, tenant in tenants.items():
         for i, namespace in enumerate(tenant.namespaces):
             if (other := whose.setdefault(namespace, name)) != name or namespace in tenant.namespaces[:i]:
-                where = f"already belongs to tenant {other}" if other != name else "occurs twice"
+                where = f"also belongs to tenant {other}" if other != name else "occurs twice"
                 yield _PlacedError(
-                    f"tenants.{name}.namespaces[{i}]", f"the namespace {namespace} {where}. Remove it here."
+                    f"tenants.{name}.namespaces[{i}]",
+                    f"the namespace {namespace} {where}. Remove it from one of the two places.",
                 )
 
 
 def _check_labels(tenants: Mapping[str, Tenant]) -> Iterator[_PlacedError]:
     """Yield the tenants that can never get a namespace, because an earlier tenant has the same labels.
 
-    A namespace belongs to the first tenant in the file whose labels match. So a tenant gets none if an earlier tenant
+    A namespace belongs to the first tenant by name whose labels match. So a tenant gets none if an earlier tenant
     requires the same labels or only some of them.
     """
     before: dict[str, Tenant] = {}
@@ -391,8 +424,8 @@ def _check_labels(tenants: Mapping[str, Tenant]) -> Iterator[_PlacedError]:
             if one.namespace_labels.items() <= labels:
                 yield _PlacedError(
                     f"tenants.{name}.namespaceLabels",
-                    f"all namespaces with these labels belong to tenant {other}, which comes first in the file. Write "
-                    f"other labels, or move this tenant before it.",
+                    f"all namespaces with these labels belong to tenant {other}, which comes first by name. Write "
+                    f"other labels, or rename one of the two tenants.",
                 )
                 break
         before[name] = tenant

@@ -146,6 +146,6 @@ def _annotated(meant: Mapping[str, str], named_policy: str) -> dict[str, str]:
 
 def _unknown(key: str, text: str) -> WordError:
     return WordError(
-        f"{key}: the meaning of {shown(text)} is in the policies file, which is not valid now. Ask an administrator "
-        f"to correct it (gputopo policies check), or write a built-in policy: {', '.join(POLICIES)}."
+        f"{key}: the meaning of {shown(text)} is in the policies file, which is invalid or cannot be read now. Ask an "
+        f"administrator to correct it (gputopo policies check), or write a built-in policy: {', '.join(POLICIES)}."
     )

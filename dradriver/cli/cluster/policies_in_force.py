@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.policies.policy_sections import DEFAULTS, Policies
+from dradriver.api.base import names
+from dradriver.api.policies.policy_sections import UNKNOWN, Policies
 from dradriver.cli.cluster import cluster_reading
 from dradriver.cli.cluster.cluster_reading import ClusterError
 from dradriver.kube.client import ApiError, Client, Unreachable
@@ -23,10 +24,10 @@ from dradriver.reason import sentences
 from dradriver.view.terminal_text import plain
 
 NAMESPACE: Final = "gpu-topology"  # where docs/start/install.md installs the chart
-KEY: Final = "policies.yaml"
 
 # The labels of the chart's objects that do not depend on the release's name.
 _LABELS: Final = {"app.kubernetes.io/component": "policies", "app.kubernetes.io/part-of": "gpu-topology"}
+_RELEASE: Final = "app.kubernetes.io/instance"
 _WEBHOOK: Final = _LABELS | {"app.kubernetes.io/component": "webhook"}
 
 
@@ -34,15 +35,18 @@ class InForce(msgspec.Struct, frozen=True):
     """Policies, and whether the driver follows them.
 
     Attributes:
-        policies: The policies to decide by. The defaults if those in force are not found or cannot be read.
+        policies: The policies to decide by. ``UNKNOWN``, which has the defaults, if those in force are not found or
+            cannot be read.
         trouble: Why they are not found or cannot be read, and what the user can do. Empty if nothing is wrong. Safe to
             print.
         error: What is wrong in the text of the policies file; empty if it is valid or was not read. Safe to print.
+        release: The name of the Helm release that has the policies file; empty if it is not known. Safe to print.
     """
 
     policies: Policies
     trouble: str = ""
     error: str = ""
+    release: str = ""
 
 
 async def driver_namespace(client: Client, name: str | None) -> str:
@@ -110,8 +114,8 @@ def among(config_maps: Iterable[Mapping[str, Any]], namespace: str) -> InForce:
     """Return the policies in force, from the chart's ConfigMap among some ConfigMaps.
 
     Args:
-        config_maps: ConfigMaps of the namespace. If none of them is the chart's, the result has the default policies,
-            and a message in ``trouble``.
+        config_maps: ConfigMaps of the namespace. If none of them is the chart's, the policies are unknown, and
+            ``trouble`` says why.
         namespace: The namespace where the driver is installed, or is guessed to be.
     """
     for config_map in config_maps:
@@ -119,19 +123,21 @@ def among(config_maps: Iterable[Mapping[str, Any]], namespace: str) -> InForce:
         if not isinstance(metadata, Mapping) or not isinstance(data, Mapping):
             continue
         labels = metadata.get("labels")
-        ours = isinstance(labels, Mapping) and labels.items() >= _LABELS.items()
-        if ours and isinstance(text := data.get(KEY), str):
-            return _parsed(text, f"{KEY} of ConfigMap {metadata.get('namespace')}/{metadata.get('name')}")
+        if not isinstance(labels, Mapping) or not labels.items() >= _LABELS.items():
+            continue
+        if isinstance(text := data.get(names.POLICIES_KEY), str):
+            source = f"{names.POLICIES_KEY} of ConfigMap {metadata.get('namespace')}/{metadata.get('name')}"
+            return msgspec.structs.replace(_parsed(text, source), release=plain(str(labels.get(_RELEASE, ""))))
     why = f"namespace {namespace} has no policies ConfigMap of the chart"
-    return _defaults(why, "name the driver's namespace with --driver-namespace NAME")
+    return _unknown(why, "name the driver's namespace with --driver-namespace NAME")
 
 
 def unread(error: ClusterError) -> InForce:
-    """Return the default policies, with a message on ``error``: the ConfigMaps cannot be read."""
+    """Return unknown policies, with a message on ``error``: the ConfigMaps cannot be read."""
     cause = error.__cause__
     may_not = isinstance(cause, ApiError) and cause.forbidden
     cure = "ask to be named in the chart's value viewer.subjects, which gives that right"
-    return _defaults(str(error), cure if may_not else "try again later")
+    return _unknown(str(error), cure if may_not else "try again later")
 
 
 def _parsed(text: str, source: str) -> InForce:
@@ -141,15 +147,15 @@ def _parsed(text: str, source: str) -> InForce:
         return InForce(read(text.encode("utf-8", "replace"), source=source))
     except PoliciesError as error:
         says = plain(error.by_key(source))
-        unread = _defaults(
+        unread = _unknown(
             sentences(says, "The controller keeps the last valid file."), "correct the chart's value policies"
         )
         return msgspec.structs.replace(unread, error=says)
 
 
-def _defaults(why: str, cure: str) -> InForce:
+def _unknown(why: str, cure: str) -> InForce:
     warning = f"what is shown follows the default policies, because the policies in force cannot be read: {why}"
-    return InForce(DEFAULTS, plain(sentences(warning, f"Give them with --policies FILE, or {cure}.")))
+    return InForce(UNKNOWN, plain(sentences(warning, f"Give them with --policies FILE, or {cure}.")))
 
 
 def _selector(labels: Mapping[str, str]) -> str:

@@ -65,7 +65,10 @@ class Own:
             )
         except ClusterError as error:
             # ``_file``: the user's own policies, or None to use those of the ConfigMap that could not be read.
-            trouble = f"{error}." if self._file is not None else policies_in_force.unread(error).trouble
+            trouble = f"{error}."
+            if self._file is None:
+                unread = policies_in_force.unread(error)
+                self.policies, trouble = unread.policies, unread.trouble
             self.refused = str(error)
             self.unread.append(f"{trouble} The fair-share use of tenants counts only the GPUs that they have now.")
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 import msgspec
 
@@ -21,6 +22,8 @@ from dradriver.cli.explainer.workload_reader import NotReadyError
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.terminal_text import plain
+
+_BY_DEFAULTS: Final = "The policies in force cannot be read. By the default policies: "
 
 
 async def verdict(
@@ -77,10 +80,12 @@ async def verdict(
     with bound(scene.ledger):
         pod_verdict = await (static_pods.static(scene, pod, claim) if pod.static else _controller_verdict(scene, pod))
     place = pod_verdict.place
+    # A position in the queue means that the controller's search was repeated. It depends on the policies.
+    doubt = _BY_DEFAULTS if pod_verdict.turn is not None and not policies.known else ""
     return msgspec.structs.replace(
         pod_verdict,
         place=None if place is None else with_unhealthy(scene, place),
-        reason=plain(pod_verdict.reason),
+        reason=plain(doubt + pod_verdict.reason),
         nearest=plain(pod_verdict.nearest),
         same_name=_gang_called(scene, pod),
         happened=pod_history.in_order([*pod_history.own(pod, claim), *events]),

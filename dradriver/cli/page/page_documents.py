@@ -1,9 +1,10 @@
-"""The page's documents on health, and on use by namespaces if the policies file names no tenants."""
+"""The page's documents on health, and on use by namespaces if no tenants are known."""
 
 from __future__ import annotations
 
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.page.live_cluster import Live
+from dradriver.cli.tenants import no_tenants
 from dradriver.topology.natural import natural
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Table, Tone, report, words
 from dradriver.view.terminal_text import plain
@@ -65,6 +66,6 @@ def namespaces(scene: Scene) -> Document:
         words(plain(space), f"{round(has[space], 2):g}")
         for space in sorted(has, key=lambda space: (-has[space], natural(space)))
     )
-    said = "the policies file names no tenants: these are the GPUs of each namespace, with tentative placements"
+    said = f"{no_tenants(scene)}: these are the GPUs of each namespace, with tentative placements"
     columns = (Column("namespace"), Column("GPUs", number=True))
     return report(Notes(lines=(Cell(said),)), Table(columns=columns, rows=rows))

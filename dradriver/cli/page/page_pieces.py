@@ -185,7 +185,7 @@ def common(live: Live, history: History, *, server: str) -> Pieces:
     if scene.whole:
         pieces["shown/free"] = _shown(free_document(free_gpus(scene)))
     tenants = tenants_now(scene, standing)
-    said = tenants_document(tenants) if tenants else page_documents.namespaces(scene)
+    said = tenants_document(tenants, scene) if tenants else page_documents.namespaces(scene)
     pieces["shown/tenants"] = _shown(said)
     pieces["shown/idle"] = _shown(idle_document(idle))
     pieces["shown/health"] = _shown(page_documents.health(live))

@@ -28,7 +28,6 @@ from dradriver.cli.verifier.driver_pods import (
     CONTROLLER,
     LEASE,
     NODE,
-    VERSION,
     WEBHOOK,
     Pod,
     arguments,
@@ -203,7 +202,9 @@ def _parts(seen: Seen) -> Iterator[Finding]:
     images, versions = set(seen.images_wanted), set[str]()
     for part in PARTS:
         pods = pods_of(seen.pods, part)
-        versions |= {str(version) for pod in pods if (version := (pod["metadata"].get("labels") or {}).get(VERSION))}
+        versions |= {
+            str(version) for pod in pods if (version := (pod["metadata"].get("labels") or {}).get(names.VERSION_LABEL))
+        }
         images |= {str(container.get("image", "")) for pod in pods if (container := container_of(pod, part))}
         yield _pods_of_part(seen, part, pods)
     if len(images) > 1:

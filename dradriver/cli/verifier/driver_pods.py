@@ -12,7 +12,6 @@ _PART_OF: Final = ("app.kubernetes.io/part-of", "gpu-topology")
 NODE: Final = "node"
 WEBHOOK: Final = "webhook"
 CONTROLLER: Final = "controller"
-VERSION: Final = "app.kubernetes.io/version"
 LEASE: Final = "gpu-topology-controller"  # of the controller that leads
 SELECTOR: Final = f"{COMPONENT}={NODE},{_PART_OF[0]}={_PART_OF[1]}"
 WEBHOOK_SELECTOR: Final = f"{COMPONENT}={WEBHOOK},{_PART_OF[0]}={_PART_OF[1]}"  # of the webhook's configurations

@@ -135,7 +135,7 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
         return failed(
             check, sentences(stored.error, "The controller keeps the last valid file"),
             "run gputopo policies check FILE with your file, correct it, and upgrade the chart. To go back: "
-            f"helm rollback RELEASE --namespace {namespace}",
+            f"helm rollback {stored.release or 'RELEASE'} --namespace {namespace}",
         )  # fmt: skip
     if stored.trouble:
         return warned(check, stored.trouble, "do what the message says, and repeat this command")

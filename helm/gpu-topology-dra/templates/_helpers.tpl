@@ -390,13 +390,9 @@ Arguments: annotations or labels, and the name of one more annotation of the dri
     pieces[size(pieces) - 1].substring(variables.{{ $what }}End[i] + 1)))[0])
 {{- end }}
 
-{{/* What all webhooks have in common. Arguments: root, path, and where not in all namespaces one more expression. */}}
+{{/* What the webhooks of users' objects have in common. Arguments: root, path, and where not in all namespaces one more expression. */}}
 {{- define "webhookCommon" -}}
 {{- $root := index . 0 -}}
-admissionReviewVersions: [v1]
-sideEffects: None
-matchPolicy: Equivalent
-timeoutSeconds: {{ $root.Values.webhook.timeoutSeconds }}
 namespaceSelector:
   matchExpressions:
     - key: kubernetes.io/metadata.name
@@ -405,6 +401,16 @@ namespaceSelector:
     {{- if gt (len .) 2 }}
     - {{ index . 2 }}
     {{- end }}
+{{ include "webhookCall" . }}
+{{- end }}
+
+{{/* How the API server calls the webhook. Arguments: root, path. */}}
+{{- define "webhookCall" -}}
+{{- $root := index . 0 -}}
+admissionReviewVersions: [v1]
+sideEffects: None
+matchPolicy: Equivalent
+timeoutSeconds: {{ $root.Values.webhook.timeoutSeconds }}
 clientConfig:
   service:
     name: {{ include "name" (list $root "webhook") }}

@@ -89,6 +89,13 @@ def test_a_file_says_what_it_says_and_the_rest_is_the_default() -> None:
     ]
 
 
+def test_a_cap_that_kueue_makes_useless_is_a_warning() -> None:
+    both = "tenants: {a: {namespaces: [x], cap: [{gpus: 4}], admission: kueue}, b: {namespaces: [y], admission: kueue}}"
+    assert notes(policies(both)) == [
+        "tenants.a.cap has no effect, because Kueue limits a tenant with admission: kueue. Remove one of the two."
+    ]
+
+
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n", "gpus: []\npolicies: {}\nweights: {}\n"])
 def test_what_says_nothing_is_the_defaults(text: str) -> None:
     assert plain(policies(text)) == plain(DEFAULTS)
@@ -512,7 +519,7 @@ def test_a_file_of_very_many_policies_does_not_fill_the_message() -> None:
 
 @pytest.mark.parametrize("words", [{"policy": "train"}, {"policy": "no-such"}, *({"workload": w} for w in WORKLOADS)])
 def test_nobody_guesses_what_a_file_says_that_cannot_be_read(words: Mapping[str, str]) -> None:
-    with pytest.raises(WordError, match="is in the policies file, which is not valid now"):
+    with pytest.raises(WordError, match="is in the policies file, which is invalid or cannot be read now"):
         wish(words, UNKNOWN)
 
 
@@ -537,7 +544,7 @@ def test_what_needs_no_file_goes_on_without(words: Mapping[str, Any]) -> None:
         ("tenants: {a: {namespaces: [x, x]}}", "tenants.a.namespaces[1]: the namespace x occurs twice"),
         (
             "tenants: {a: {namespaces: [x]}, b: {namespaces: [y, x]}}",
-            "tenants.b.namespaces[1]: the namespace x already belongs to tenant a",
+            "tenants.b.namespaces[1]: the namespace x also belongs to tenant a",
         ),
         (
             "tenants: {a: {namespaces: [x], exclusive: true}}",
@@ -570,7 +577,7 @@ def test_what_needs_no_file_goes_on_without(words: Mapping[str, Any]) -> None:
         ("tenants: {a: {namespaceLabels: {-x: y}}}", "label"),
         (
             "tenants: {a: {namespaceLabels: {t: x}}, b: {namespaceLabels: {t: x, u: y}}}",
-            "tenants.b.namespaceLabels: all namespaces with these labels belong to tenant a, which comes first",
+            "tenants.b.namespaceLabels: all namespaces with these labels belong to tenant a, which comes first by name",
         ),
         ("network: {gbps: {cluster: 0}}", "above 0 to 100000"),
         ("queue: {halfLifeHours: 0}", "from 0.1 to 10000"),
@@ -590,6 +597,34 @@ def test_what_needs_no_file_goes_on_without(words: Mapping[str, Any]) -> None:
 def test_what_is_wrong_with_tenants_and_amounts(text: str, says: str) -> None:
     with pytest.raises(PoliciesError, match=re.escape(says)):
         policies(text)
+
+
+@pytest.mark.parametrize(
+    "tenants",
+    [
+        ("a: {namespaceLabels: {t: x}}", "b: {namespaceLabels: {t: x, u: y}}"),
+        ("a: {namespaces: [x]}", "b: {namespaces: [x]}"),
+        ("t2: {namespaceLabels: {t: x}}", "t10: {namespaceLabels: {t: x}}"),
+    ],
+)
+def test_the_order_of_tenants_in_the_file_does_not_matter(tenants: tuple[str, str]) -> None:
+    """Helm sorts them, so an administrator's file and the stored one have different orders."""
+    one, other = (said(f"tenants: {{{', '.join(order)}}}") for order in (tenants, tenants[::-1]))
+    assert one == other
+    for tenant in tenants:
+        assert re.search(rf"\b{tenant.partition(':')[0]}\b", one), "the message names both"
+
+
+def test_all_errors_can_be_read_without_the_lines() -> None:
+    with pytest.raises(PoliciesError) as caught:
+        policies("weights: {nvlnk: 1}\ntenants: {a: {namespaces: [x], cap: [{}]}}\n")
+    first, second = caught.value.all_by_key()
+    assert first.startswith("weights.nvlnk: This field is unknown. Known fields: nvlink, ")
+    assert second.startswith("tenants.a.cap[0]: ")
+    with pytest.raises(PoliciesError) as caught:
+        policies("weights:\n  nvlink: [\n")
+    (only,) = caught.value.all_by_key()
+    assert only.startswith("line 3: The text is not YAML: ")
 
 
 RED, BLUE = "nodeSelector: {pool: red}", "nodeSelector: {pool: blue}"

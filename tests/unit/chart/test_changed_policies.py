@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,6 +23,7 @@ from tests.paths import REPO
 pytestmark = [pytest.mark.helm, pytest.mark.slow]
 
 PAGE = (REPO / "docs" / "reference" / "policies.md").read_text("utf-8")
+CHECKS = re.findall(r"(?m)^ +(helm template gpu-topology (?:.*\\\n)*.*)\n +(sed .* \| gputopo policies check -)$", PAGE)
 MERGES, REPLACES = re.findall(r"(?m)^ +(helm upgrade gpu-topology .*--values values\.yaml)$", PAGE)
 SIMULATED = {"discovery": "simulated", "simulated": {"default": "dgx-h100"}}
 VISION = {"namespaces": ["vision"], "weight": 2, "highestPriority": 1000}
@@ -104,3 +106,22 @@ def test_a_file_of_all_values_replaces_the_policies(server: str, tmp_path: Path)
     values = {**SIMULATED, "policies": {"tenants": {"vision": VISION}}}
     both = {"vision": VISION, "language": LANGUAGE}
     assert tenants(upgrade(REPLACES, server, tmp_path, both, values)) == {"vision": VISION}
+
+
+def test_what_the_chart_makes_of_all_values_can_be_checked(tmp_path: Path) -> None:
+    ((render, check),) = CHECKS
+    values = tmp_path / "values.yaml"
+    values.write_text(json.dumps({**SIMULATED, "policies": {"tenants": {"vision": VISION, "language": VISION}}}))
+    folder = str(tmp_path)
+    programs = {"helm": f"{needs.helm()}", "gputopo": f"{sys.executable} -c 'import dradriver.cli.main as c; c.main()'"}
+    for name, command in programs.items():
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(REPO)}
+    render = render.replace("helm/gpu-topology-dra", str(REPO / "helm" / "gpu-topology-dra"))
+    subprocess.run(["sh", "-c", render], check=True, cwd=folder, env=environment, timeout=60)
+    done = subprocess.run(
+        ["sh", "-c", check], capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=60
+    )
+    assert done.returncode == 1
+    assert "tenants.vision.namespaces[0]: the namespace vision also belongs to tenant language" in done.stdout

@@ -321,6 +321,7 @@ def test_the_webhooks_reach_only_what_is_ours() -> None:
         "update.pods.gpu.topology": "Ignore",
         "workloads.gpu.topology": "Fail",
         "claims.gpu.topology": "Fail",
+        "policies.gpu.topology": "Ignore",
     }
     assert list(hooks).index("create.pods.gpu.topology") < list(hooks).index("translate.pods.gpu.topology")
     for name, hook in hooks.items():
@@ -328,6 +329,8 @@ def test_the_webhooks_reach_only_what_is_ours() -> None:
         assert hook["timeoutSeconds"] == 5
         assert hook["matchConditions"]
         assert "caBundle" not in hook["clientConfig"]
+        if name == "policies.gpu.topology":
+            continue
         excluded, *labelled = hook["namespaceSelector"]["matchExpressions"]
         assert bool(labelled) is (name == "translate.pods.gpu.topology")
         assert excluded["operator"] == "NotIn"
@@ -335,6 +338,27 @@ def test_the_webhooks_reach_only_what_is_ours() -> None:
     user = next(a for a in container("webhook")["args"] if a.startswith("--controller-user=")).partition("=")[2]
     for name in ("notes.pods.gpu.topology", "update.pods.gpu.topology", "claims.gpu.topology"):
         assert f"!= '{user}'" in hooks[name]["matchConditions"][0]["expression"]
+
+
+def test_of_config_maps_the_webhook_is_asked_about_the_policies_alone_and_never_holds_up_their_deletion() -> None:
+    rendered = objects("fullnameOverride=own")
+    hook = rendered["ValidatingWebhookConfiguration", "own-webhook"]["webhooks"][1]
+    assert hook["rules"] == [
+        {
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": ["configmaps"],
+            "scope": "Namespaced",
+        }
+    ]
+    assert hook["namespaceSelector"]["matchExpressions"] == [
+        {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["gpu-topology"]}
+    ]
+    (condition,) = hook["matchConditions"]
+    policies = rendered["ConfigMap", "own-policies"]["metadata"]
+    assert condition["expression"] == f"object.metadata.name == '{policies['name']}'"
+    assert policies["namespace"] == "gpu-topology"
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -135,6 +136,40 @@ async def test_what_cannot_be_parsed_is_told_with_its_place_and_the_defaults_cou
     assert "cannot be read: tenants: '7' is not allowed" in line
     assert "This is line 2 of policies.yaml of ConfigMap gpu-topology/any-policies." in line
     assert "--policies FILE" in line
+
+
+@pytest.mark.parametrize("wishes", [{}, {"gang": "g", "gang-size": "1"}])
+async def test_explain_does_not_promise_a_place_by_other_policies_than_the_controllers(
+    cluster: GpuCluster, shell: CommandLine, wishes: dict[str, str]
+) -> None:
+    """The stored file became invalid: the controller keeps the last valid one, with a cap."""
+    await capped(cluster)
+    cluster.pod("big", 5, wishes=wishes)
+    await run_all(cluster)
+    cluster.put(CONFIG_MAPS, policies_map("tenants: 7\n"))
+    found = json.loads((await shell.run("explain", "big", "-o", "json")).stdout)
+    assert "Refused by quota" in found["recorded_reason"]
+    assert found["reason"].startswith("The policies in force cannot be read. By the default policies: There ")
+
+
+@pytest.mark.parametrize("name", [("--workload", "inference"), ("--policy", "fast")])
+async def test_no_name_is_guessed_while_the_policies_cannot_be_read(
+    cluster: GpuCluster, shell: CommandLine, name: tuple[str, str]
+) -> None:
+    await capped(cluster)
+    cluster.put(CONFIG_MAPS, policies_map("tenants: 7\n"))
+    refused = await shell.run("plan", "--gang", "1x2", *name)
+    assert refused.exit_code == 1
+    assert f"the meaning of '{name[1]}' is in the policies file, which is invalid or cannot be read" in refused.stderr
+
+
+async def test_tenants_are_not_known_while_the_policies_cannot_be_read(cluster: GpuCluster, shell: CommandLine) -> None:
+    await capped(cluster)
+    cluster.put(CONFIG_MAPS, policies_map("tenants: 7\n"))
+    unknown = "the tenants are not known, because the policies in force cannot be read\n"
+    assert (await shell.run("tenants")).stdout == unknown
+    shell.api.fail(path=CONFIG_MAPS_PATH, status=403, reason="Forbidden", message="no", times=math.inf)
+    assert (await shell.run("tenants")).stdout == unknown
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -51,7 +51,7 @@ async def test_each_tenant_with_what_it_may_have_has_and_waits_for(cluster: GpuC
     cluster.pod("theirs", 8, namespace="else")
     await run_all(cluster)
     found = await shown(shell)
-    assert list(found) == ["vision", "language", "namespace/else"]
+    assert list(found) == ["language", "vision", "namespace/else"]
     assert found["vision"] == {
         "tenant": "vision",
         "namespaces": ["default", "dev"],

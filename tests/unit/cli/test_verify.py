@@ -232,6 +232,13 @@ def _bad_policies(cluster: GpuCluster) -> None:
     cluster.put(CONFIG_MAPS, policies_map("gpu: []"))
 
 
+async def test_the_cure_of_a_bad_file_names_the_release(well: GpuCluster, shell: CommandLine) -> None:
+    _bad_policies(well)
+    result = json.loads((await shell.run("verify", "-o", "json")).stdout)
+    (found,) = [one for one in result["findings"] if one["check"] == "policies"]
+    assert found["cure"].endswith("To go back: helm rollback any --namespace gpu-topology")
+
+
 UNMATCHED = "tenants: {a: {namespaces: [a], cap: [{products: [H100], gpus: 1}]}}"
 
 

@@ -146,7 +146,7 @@ def test_without_any_good_file_only_what_it_could_change_is_refused(tmp_path: Pa
     admin = Admin(tmp_path, "policies: 3")
     verdict = admit(defaulted(TRAIN), policies=admin.file)
     assert not verdict.allowed
-    assert "the meaning of 'train' is in the policies file, which is not valid now" in verdict.message
+    assert "the meaning of 'train' is in the policies file, which is invalid or cannot be read now" in verdict.message
     assert admit(defaulted(pod(2, annotations={names.POLICY: "nvlink,pack"})), policies=admin.file).allowed
     admin.write(FILE)
     assert admit(defaulted(TRAIN), policies=admin.file).allowed

@@ -23,7 +23,7 @@ from dradriver.api.base import names
 from dradriver.api.claims import opaque_config
 from tests.fakes.admission import CONTROLLER, body, defaulted, pod
 from webhook import review, server, tls
-from webhook.admission import Admission
+from webhook.admission import POLICIES_PATH, Admission
 
 Http = TestClient[web.BaseRequest, None]
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
@@ -126,7 +126,7 @@ async def test_a_body_over_the_bound_is_answered_with_a_status_that_says_what_to
     assert "Make the object smaller" in status["message"]
 
 
-async def test_only_the_two_paths_are_posted_to(http: Http) -> None:
+async def test_only_known_paths_are_posted_to(http: Http) -> None:
     async with http.post("/mutate", data=b"{}") as answer:
         assert answer.status == 404
         assert "/mutate-pods" in await answer.text()
@@ -164,7 +164,15 @@ async def test_large_bodies_that_never_end_do_not_keep_small_ones_waiting_and_ar
             assert answer.status == 200
 
 
-async def test_other_work_is_done_between_two_large_answers() -> None:
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        ("/mutate-pods", body(defaulted(pod(2)), padding="x" * server.SMALL)),
+        (POLICIES_PATH, body({"data": {"policies.yaml": "weights: {}"}}, kind="ConfigMap")),
+    ],
+    ids=["large", "policies"],
+)
+async def test_other_work_is_done_between_two_answers_that_take_long(path: str, sent: dict[str, Any]) -> None:
     done = []
 
     class Recording(Admission):
@@ -174,13 +182,13 @@ async def test_other_work_is_done_between_two_large_answers() -> None:
             return super().answer(path, body)
 
     handle = server.Endpoint(Recording(controller_user=CONTROLLER)).handle
-    padded = json.dumps(body(defaulted(pod(2)), padding="x" * server.SMALL)).encode()
+    text = json.dumps(sent).encode()
 
     def request() -> web.BaseRequest:
         content = aiohttp.StreamReader(mock.create_autospec(BaseProtocol), 1 << 16)
-        content.feed_data(padded)
+        content.feed_data(text)
         content.feed_eof()
-        return make_mocked_request("POST", "/mutate-pods", {"Content-Length": str(len(padded))}, payload=content)
+        return make_mocked_request("POST", path, {"Content-Length": str(len(text))}, payload=content)
 
     answers = await asyncio.gather(*(handle(request()) for _ in range(3)))
     assert [answer.status for answer in answers] == [200, 200, 200]
