@@ -179,8 +179,8 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     names.MIN_GPUS_PER_NODE: ("4", "Required: the gang has at least this many GPUs on each of its nodes."),
     names.MIN_NETWORK_BANDWIDTH: (
         "50GB/s",
-        "Required: each node has at least this network rate, if the gang is on several nodes. It holds within the "
-        "narrowest network level only.",
+        "Required: if the gang is on several nodes, each node has at least this network rate. Without `network.gbps` "
+        "in the policies file, all nodes must then be in one group of the narrowest network level.",
     ),
     names.NEAR: (
         "leaf",

@@ -22,8 +22,8 @@ _HEAD: Final = """\
 
 Every command of `gputopo`, as `gputopo COMMAND --help` says it.
 
-Written by `make reference` from the code. `pip install ".[cli]"` brings it, as
-`kubectl gputopo`, too; the image has it for `kubectl exec` (all but a kubeconfig's exec plugins).
+Written by `make reference` from the code. `pip install ".[cli]"` installs `gputopo` and `kubectl gputopo`. The image
+has `gputopo`, too, for `kubectl exec`, but there it cannot run the exec plugins of a kubeconfig.
 """
 
 

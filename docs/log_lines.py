@@ -390,8 +390,8 @@ LOG_LINES: Final[dict[str, About]] = {
         "An administrator declared that a lost GPU was removed.",
         _NOTHING,
     ),
-    "The table of GPU slots cannot be read now": About(
-        "The node agent cannot read a file of the table.",
+    "The table of slots (": About(
+        "The node agent cannot read a file of the table in which it keeps the number of each GPU.",
         _DISK,
     ),
     "The slots of these GPUs are unknown": About(
@@ -406,8 +406,9 @@ LOG_LINES: Final[dict[str, About]] = {
         "The node agent cannot read or write its list.",
         _DISK,
     ),
-    "from the previous GPU driver": About(
-        "The node agent cannot remove the CDI file of the previous GPU driver.",
+    "CDI files with its old devices": About(
+        "MIG instances and shares that ended with the old driver still have CDI files, and the node agent cannot "
+        "remove these files.",
         _DISK,
     ),
     "The GPU driver has not answered": About(

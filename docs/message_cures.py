@@ -158,7 +158,7 @@ REASONS: Final[dict[str, Cure]] = {
         "workload`. [claims.md](../tasks/claims.md#in-a-queue-of-kueues) says what Kueue admits.",
     ),
     "are assessed": Cure(
-        "The node of the pod's claim describes a kind of machine that the controller has not assessed yet.",
+        "The pod's claim is on a node with a kind of machine for which the controller has no tables yet.",
         "Wait a few seconds. If this lasts, read `GPUs not assessed yet` in [Nodes that are left "
         "out](#nodes-that-are-left-out).",
     ),
@@ -337,7 +337,7 @@ GANG_REASONS: Final[dict[str, Cure]] = {
         "`gpu.topology/gang` has a name, but nothing says how many pods the gang has.",
         "Write `gpu.topology/gang-size` with the same value on all pods of the gang.",
     ),
-    "rite the size of the gang as gpu.topology/gang-size": Cure(
+    "the size of the gang as gpu.topology/gang-size": Cure(
         "The controller takes the size from the object that created the pods. This object does not exist or "
         "cannot be read, as the reason says.",
         "Write `gpu.topology/gang-size` on the pods. Or allow the controller to read objects of this kind: "
@@ -437,9 +437,9 @@ CAUSES: Final[dict[str, str]] = {
     "not ready": ("The node is not ready. Run `kubectl describe node NODE` and look at its conditions."),
     "gone": ("The node does not exist, but its ResourceSlices do. If the node does not come back, delete them."),
     "GPUs not assessed yet": (
-        "The controller has not seen this kind of machine before. Wait a few seconds. If a node's description "
-        "changes again and again, wait up to ten minutes. If this lasts, look for an error about the node in "
-        "the controller's log."
+        "The controller has not seen this kind of machine before. Wait a few seconds. If the agent publishes a "
+        "new kind of machine for the node again and again, wait up to ten minutes. If this lasts, look for an error "
+        "about the node in the controller's log."
     ),
     "GPUs that the controller cannot place pods on": (
         "A node that the pod selects publishes a machine with more than 16 GPUs, or one that the controller "
@@ -494,7 +494,7 @@ ON_NODE: Final[dict[str, str]] = {
         "The pod of the earlier claim is still ending, so its GPU is not released yet. Wait. If this lasts, "
         "look at that pod."
     ),
-    "has parts of one namespace at a time": (
+    "belong to one namespace at a time": (
         "Another namespace uses shares or MIG slices of the GPU. The pod's claim got this GPU without a "
         "check by the controller ([parts.md](../tasks/parts.md#of-one-namespace-at-a-time)). Wait until "
         "the claim that the Event names ends, or request the share or MIG slice by annotations, as the "

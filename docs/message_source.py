@@ -223,7 +223,9 @@ class _Module:
             known = getattr(known, name, None)
         if isinstance(known, str):
             return str(getattr(known, "value", known))
-        return f"{known:g}" if isinstance(known, int | float) and not isinstance(known, bool) else None
+        if isinstance(known, bool) or not isinstance(known, int | float):
+            return None
+        return str(known) if isinstance(known, int) else f"{known:g}"
 
 
 def _unpacked(arguments: list[ast.expr], count: int) -> Iterator[ast.expr]:

@@ -117,7 +117,7 @@ def _on_node() -> Iterator[str]:
         "itself. The node agent\nwaits if the problem can end by itself.\n"
     )
     yield from _table(("it says", "what it means"), ([_code(key), text] for key, text in ON_NODE.items()))
-    yield "All texts of the node agent there:\n"
+    yield "All texts that the node agent writes into this Event:\n"
     yield from _list(text for texts in message_source.errors(*_ON_NODE).values() for text in texts)
 
 
@@ -135,7 +135,8 @@ def _refusals() -> Iterator[str]:
     yield "## Refusals\n"
     yield (
         "`admission webhook … denied the request` is followed by one of these texts. Each says what to write instead. "
-        "`gputopo lint FILE` finds\nthem before you apply a file.\n"
+        "`gputopo lint FILE` finds\nthem before you apply a file. A text such as `its duration is not valid` is a part "
+        "of another text, in the place of ERROR, TOLD or WHY.\n"
     )
     areas: dict[str, list[str]] = {}
     for path, texts in message_source.errors(*_READ_BY_WEBHOOK).items():
@@ -150,10 +151,16 @@ def _refusals() -> Iterator[str]:
     )
     yield from _list(text for texts in message_source.policy_messages().values() for text in texts)
     yield "## Warnings\n"
-    yield "The webhook returns these texts, and `kubectl` prints them. The object is accepted.\n"
+    yield (
+        "The webhook returns these texts, and `kubectl` prints them. The object is accepted. A text that begins with "
+        "`on` or `because`\nstands after `KEY has no effect`.\n"
+    )
     yield from _list(text for texts in message_source.warnings("webhook").values() for text in texts)
     yield "## Errors of the policies file\n"
-    yield "FILE:LINE stands before each text. `gputopo policies check FILE` finds them before you apply the file.\n"
+    yield (
+        "FILE:LINE stands before each text. `gputopo policies check FILE` finds these errors before you apply the "
+        "file.\n"
+    )
     yield from _list(text for texts in message_source.errors(*_POLICIES_FILE).values() for text in texts)
 
 

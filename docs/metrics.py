@@ -43,17 +43,18 @@ _HEAD: Final = """\
 
 Every metric of every process.
 
-Each process serves them as Prometheus text on its health port, at `/metrics`, beside those of every Python process
-(`python_*`, `process_*`). Written by `make metrics` from what the code defines.
+Each process serves its metrics as Prometheus text on its health port, at `/metrics`. The same address has the metrics
+of every Python process (`python_*`, `process_*`). Written by `make metrics` from what the code defines.
 
-[monitoring.md](../tasks/monitoring.md) says how they are scraped, [questions.md](questions.md) what they answer.
+[monitoring.md](../tasks/monitoring.md) says how Prometheus scrapes them, and [questions.md](questions.md) has queries.
 
-Names start with `gpu_topology_`; counters end in `_total`, histograms in their unit (`gbps` is GB/s), gauges in neither
-(a moment ends in `_timestamp_seconds`). A label holds one of the words that are listed, or `other`: never text of a
-user. The label `namespace` tells the hundred largest apart, and has all others together as `other`: ten thousand
-namespaces are as many series as a hundred. What ends in `_info` is always 1, and there to be joined with others' series
-by its labels: names of objects, 1024 series at most.
-The labels `nic` and `port` are the kernel's names on the node, of 64 cards at most.
+* All names start with `gpu_topology_`. Counters end in `_total`. Histograms end in their unit (`gbps` is GB/s). Gauges
+  have no ending, or `_timestamp_seconds` if the value is a time.
+* A label has one of the values in the table, or `other`, but never a text that a user wrote. The label `namespace`
+  names the hundred largest namespaces. All smaller namespaces together are `other`.
+* Metrics that end in `_info` always have the value 1. Join them with other metrics by their labels, which are names of
+  objects. Each has at most 1,024 series.
+* The labels `nic` and `port` are the kernel's names on the node, of at most 64 cards.
 """
 
 

@@ -31,7 +31,7 @@ RESULTS: Final = ("allowed", "patched", "denied", "invalid")
 REQUESTS: Final = Labelled(
     Counter,
     "gpu_topology_admission_requests_total",
-    "Answered admission requests.",
+    "Admission requests that the webhook answered.",
     operation=OPERATIONS,
     result=RESULTS,
 )

@@ -241,8 +241,8 @@ def read(text: bytes | Raw, *, also_written: Sequence[str] = ()) -> Pod:
         WordError: The JSON is not a pod.
     """
     pod = decode(_POD, text, "")
-    annotations = _texts(pod.metadata.annotations, "metadata.annotations: ")
-    labels = _texts(pod.metadata.labels, "metadata.labels: ")
+    annotations = _texts(pod.metadata.annotations, "metadata.annotations")
+    labels = _texts(pod.metadata.labels, "metadata.labels")
     # Annotations under our prefixes: the author's, and those that only webhook and controller write.
     words: dict[str, str] = {}
     written: dict[str, str] = {}
@@ -271,10 +271,10 @@ def read(text: bytes | Raw, *, also_written: Sequence[str] = ()) -> Pod:
     )
 
 
-def _texts(text: Raw, where: str) -> dict[str, str] | None:
+def _texts(text: Raw, path: str) -> dict[str, str] | None:
     if len(memoryview(text)) > LONGEST:
-        raise WordError(f"{where}more than {LONGEST} bytes of JSON. Kubernetes stores at most 256 KiB of annotations.")
-    found: dict[str, str] | None = decode(_TEXTS, text, where)
+        raise WordError(f"{path}: more than {LONGEST} bytes of JSON. Kubernetes stores at most 256 KiB of annotations.")
+    found: dict[str, str] | None = decode(_TEXTS, text, f"{path}: ")
     return found
 
 

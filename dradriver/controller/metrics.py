@@ -25,7 +25,7 @@ _PRODUCT: Final = "of GPUs, as machines name them"
 _NAMESPACE: Final = "of claims"
 _KIND: Final = "whole, share, slice"
 _BY_SIZE: Final = (
-    f"{', '.join(_GPUS)}: as many GPUs or the next larger of these numbers; {FRACTION} for shares and MIG slices"
+    f"{', '.join(_GPUS)}: the number of GPUs, or the next larger one in this list; {FRACTION} for shares and MIG slices"
 )
 
 
@@ -59,7 +59,7 @@ ACROSS_NUMA: Final = Labelled(
 SCORES: Final = Labelled(
     functools.partial(Histogram, buckets=(10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)),
     "gpu_topology_placement_score_percent",
-    "Predicted bandwidth of placed sets, in percent of the best that such a machine has for as many GPUs.",
+    "Predicted bandwidth of placed sets, in percent of the best set of the same size on a machine of this kind.",
     gpus=_SETS,
 )
 BUSBW: Final = Labelled(
@@ -80,18 +80,18 @@ PROMISES_KEPT: Final = Counter(
     "gpu_topology_tentative_placements_kept_total",
     "Claims for which the scheduler allocated the GPUs of the tentative placement.",
 )
-LEADER: Final = Gauge("gpu_topology_controller_leads", "1 in the replica that leads, 0 in one that stands by.")
-_COUNTED: Final = "every half minute; none in a replica that stands by."
+LEADER: Final = Gauge("gpu_topology_controller_leads", "1 in the replica that leads, 0 in each other replica.")
+_COUNTED: Final = "Counted every 30 s. Only the leading replica has values."
 GPUS: Final = Amounts(
     "gpu_topology_gpus",
-    f"GPUs by product and state (docs/tasks/monitoring.md), {_COUNTED}",
+    f"GPUs by product and state (docs/tasks/monitoring.md). {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
     state=", ".join(STATES),
 )
 HELD: Final = Amounts(
     "gpu_topology_gpus_allocated",
-    f"GPUs that are allocated to claims, shares and MIG slices as fractions, {_COUNTED}",
+    f"GPUs that are allocated to claims, shares and MIG slices as fractions. {_COUNTED}",
     most=_NAMESPACES,
     namespace=_NAMESPACE,
     product=_PRODUCT,
@@ -107,34 +107,34 @@ GPU_SECONDS: Final = Totals(
 )
 PART_GPUS: Final = Amounts(
     "gpu_topology_gpus_in_fractions",
-    f"GPUs that have shares or MIG slices on them, {_COUNTED}",
+    f"GPUs that have shares or MIG slices on them. {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
     kind="share, slice",
 )
 PART_USED: Final = Amounts(
     "gpu_topology_gpus_in_fractions_used",
-    f"How many GPUs the allocated shares and MIG slices amount to, {_COUNTED}",
+    f"How many GPUs the allocated shares and MIG slices amount to. {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
     kind="share, slice",
 )
 PRICES: Final = Amounts(
     "gpu_topology_gpu_price_per_hour",
-    f"What an hour of a GPU costs by the policies file, {_COUNTED}",
+    f"What an hour of a GPU costs by the policies file. {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
-    currency="as the policies file says, empty where it does not",
+    currency="as in the policies file, or empty",
 )
 AGENT_GONE: Final = Amounts(
     "gpu_topology_agent_gone_devices",
-    f"Devices allocated to claims on a node that no longer publishes a ResourceSlice of this driver, {_COUNTED}",
+    f"Devices allocated to claims on a node that no longer publishes a ResourceSlice of this driver. {_COUNTED}",
     most=_NODES,
     node="of the devices",
 )
 FREE_SETS: Final = Amounts(
     "gpu_topology_free_sets",
-    f"Sets of free GPUs that are there at once, each size for itself, {_COUNTED}",
+    f"Disjoint sets of free GPUs, for each size alone. {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
     gpus="1, 2, 4, 8, 16",
@@ -142,19 +142,19 @@ FREE_SETS: Final = Amounts(
 )
 FREE_WHOLE: Final = Amounts(
     "gpu_topology_gpus_free_whole",
-    f"GPUs that are free as whole GPUs, on nodes that take new pods, {_COUNTED}",
+    f"GPUs that are free as whole GPUs, on nodes that take new pods. {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
 )
 FRAGMENTED: Final = Amounts(
     "gpu_topology_gpus_fragmented",
-    f"Those of them that are in no free set of 8, or of as many as their machine has where these are fewer, {_COUNTED}",
+    f"Free whole GPUs in no free set of 8, or on smaller machines of the largest size of free_sets. {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
 )
 LARGEST_GANG: Final = Amounts(
     "gpu_topology_largest_gang_pods",
-    f"Pods of the largest gang that fits within one domain of a level of the network, {_COUNTED}",
+    f"Pods of the largest gang that fits within one domain of a level of the network. {_COUNTED}",
     most=8,
     level="of the network, as configured; cluster for all nodes",
     gpus="of each pod: 8, or as many as the largest machine has",
@@ -162,13 +162,13 @@ LARGEST_GANG: Final = Amounts(
 WAITING_FOR: Final = Labelled(
     Gauge,
     "gpu_topology_waiting_pods_by_cause",
-    f"Pods that wait, by what keeps them (docs/tasks/monitoring.md), {_COUNTED}",
+    f"Pods that wait, by what keeps them (docs/tasks/monitoring.md). {_COUNTED}",
     cause=[cause.value for cause in Cause],
 )
 OLDEST_WAITING: Final = Gauge(
     "gpu_topology_oldest_waiting_pod_timestamp_seconds",
     "When the pod was created that waits longest, as Unix time. It is 0 if no pod waits. Pods that were handed over to "
-    f"kube-scheduler do not count, {_COUNTED}",
+    f"kube-scheduler do not count. {_COUNTED}",
 )
 WAITING: Final = Gauge(
     "gpu_topology_waiting_pods", "Pods that wait for a place; those of a gang, which wait together, count as one."
@@ -176,7 +176,7 @@ WAITING: Final = Gauge(
 _WHO: Final = "a tenant of the policies file, or namespace/NAME of a namespace without a tenant"
 TENANT_GPUS: Final = Amounts(
     "gpu_topology_tenant_gpus",
-    "Allocated GPUs of each tenant with fractions, measured once a minute. A replica that stands by has none.",
+    "Allocated GPUs of each tenant, fractions included, counted once a minute. Only the leading replica has values.",
     most=100,
     tenant=_WHO,
 )
@@ -189,7 +189,7 @@ TENANT_USAGE: Final = Amounts(
 )
 TENANT_CAP: Final = Amounts(
     "gpu_topology_tenant_cap_gpus",
-    "GPUs of all products together that each tenant with such a cap may have. A replica that stands by has none.",
+    "The cap of each tenant on GPUs of all products together. Only the leading replica has values.",
     most=100,
     tenant="a tenant of the policies file",
 )
@@ -199,10 +199,11 @@ SEVERAL_TENANTS: Final = Gauge(
     "namespace.",
 )
 RESERVED: Final = Gauge(
-    "gpu_topology_reserved_gpus", "GPUs that are reserved for pods that wait; 0 in a replica that stands by."
+    "gpu_topology_reserved_gpus",
+    "GPUs that are reserved for waiting pods. Only the leading replica has values above 0.",
 )
 RESERVED_IDLE: Final = Counter(
-    "gpu_topology_reserved_idle_gpu_seconds_total", "GPU-seconds that reserved GPUs have stood idle."
+    "gpu_topology_reserved_idle_gpu_seconds_total", "GPU-seconds for which reserved GPUs were idle."
 )
 ASIDE: Final = Gauge(
     "gpu_topology_nodes_without_tables",
@@ -210,11 +211,11 @@ ASIDE: Final = Gauge(
 )
 BARRIER: Final = Gauge(
     "gpu_topology_gang_barrier",
-    "1 if gang barrier devices keep the pods of a gang unbound until all are placed. 0 in a replica that stands by.",
+    "1 if gang barrier devices keep the pods of a gang unbound until all are placed. 0 in replicas that do not lead.",
 )
 DURATION: Final = Histogram(
     "gpu_topology_placement_duration_seconds",
-    "From taking a gated pod up to the removal of its scheduling gate, in the attempt that succeeded.",
+    "Time from the start of the attempt that succeeded to the removal of the pod's scheduling gate.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
 WITHDRAWALS: Final = Labelled(
@@ -251,7 +252,8 @@ PREEMPTED_UNITS: Final = Counter(
     "Workloads (single pods and gangs) that had to end for others of higher priority.",
 )
 PREEMPTED_PODS: Final = Counter(
-    "gpu_topology_preempted_pods_total", "Pods that were evicted for others; those of suspended owners go by these."
+    "gpu_topology_preempted_pods_total",
+    "Pods that were evicted for other pods. Pods that end because their owner was suspended do not count.",
 )
 PREEMPTION_REFUSALS: Final = Counter(
     "gpu_topology_preemption_refusals_total",
@@ -260,7 +262,7 @@ PREEMPTION_REFUSALS: Final = Counter(
 DIFFERENCES: Final = Labelled(
     Counter,
     "gpu_topology_audit_differences_total",
-    "Entries of the controller's accounting that differed from the API server and were corrected: a bug of it.",
+    "Entries of the controller's accounting that differed from the API server, by a bug, and were corrected.",
     record=(
         "claims",
         "pods",

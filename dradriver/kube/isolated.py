@@ -22,7 +22,7 @@ T = TypeVar("T")
 UNREAD: Final = Labelled(
     Counter,
     "gpu_topology_unread_objects_total",
-    "Objects that could not be read whole, each time that they came, by how much of them is kept: part or nothing.",
+    "Times that an object could not be read completely. kept: whether a part of it, or nothing, is used.",
     resource=PLURALS,
     kept=("part", "nothing"),
 )

@@ -35,7 +35,7 @@ DRIVER_ANSWERS: Final = Gauge(
 FAULTS: Final = Labelled(Gauge, "gpu_topology_node_faults", "GPUs that have a fault of this kind now.", kind=KINDS)
 FAULT_INFO: Final = Names(
     "gpu_topology_gpu_fault_info",
-    "Which GPUs have which faults now. device_info has the holders of each uuid.",
+    "Which GPUs have which faults now. gpu_topology_device_info has the pods that use each uuid.",
     most=256,
     uuid="the GPU's",
     node="the node's name",
@@ -43,7 +43,7 @@ FAULT_INFO: Final = Names(
 )
 NUMBER_INFO: Final = Names(
     "gpu_topology_gpu_number_info",
-    "Which number each GPU has, that of its slot, and which the driver's own tools use now.",
+    "The number of each GPU (of its slot), and the index that the driver's own tools use now.",
     most=128,
     uuid="the GPU's",
     node="the node's name",
@@ -53,7 +53,7 @@ NUMBER_INFO: Final = Names(
 DEVICES_PUBLISHED: Final = Gauge("gpu_topology_node_devices_published", "Devices in this node's slices.")
 WITHHELD: Final = Gauge(
     "gpu_topology_node_unpublished",
-    "1 while nothing is published: another driver allocates the GPUs, they are partitioned, or two vendors' exist.",
+    "1 while no GPU is published: another driver allocates them, or they are partitioned or of two vendors.",
 )
 SLICE_WRITES: Final = Labelled(
     Counter, "gpu_topology_node_slice_writes_total", "Writes of ResourceSlices.", verb=("create", "update", "delete")
@@ -61,12 +61,12 @@ SLICE_WRITES: Final = Labelled(
 SERVER_LACKS: Final = Labelled(
     Gauge,
     "gpu_topology_node_server_lacks",
-    "1 where the API server drops what this needs of slices.",
+    "1 if the API server drops the fields of ResourceSlices that this feature needs.",
     what=tuple(FIELDS),
 )
 MIG_OFF: Final = Gauge(
     "gpu_topology_node_mig_off",
-    "GPUs that the policies file has cut into MIG slices, and that stay whole because MIG mode is off until a reset.",
+    "GPUs that the policies file divides by MIG, but that stay whole until a reset turns MIG mode on.",
 )
 CLAIMS_PREPARED: Final = Gauge("gpu_topology_node_claims_prepared", "Claims that are prepared now.")
 DEVICE_INFO: Final = Names(
@@ -81,13 +81,14 @@ DEVICE_INFO: Final = Names(
     claim="the claim's name",
 )
 CHECKPOINT_CORRUPT: Final = Counter(
-    "gpu_topology_node_checkpoint_corrupt_total", "Damaged checkpoint files that were set aside."
+    "gpu_topology_node_checkpoint_corrupt_total", "Damaged checkpoint files that were renamed."
 )
 CHECKPOINT_NEWER: Final = Counter(
-    "gpu_topology_node_checkpoint_newer_total", "Checkpoint files of a newer agent that were set aside."
+    "gpu_topology_node_checkpoint_newer_total", "Checkpoint files of a newer agent that were renamed."
 )
 CHECKPOINT_REBUILT: Final = Counter(
-    "gpu_topology_node_checkpoint_rebuilt_total", "Claims whose entry was restored from the API and the CDI spec."
+    "gpu_topology_node_checkpoint_rebuilt_total",
+    "Claims whose checkpoint entry was restored from the API and the CDI file.",
 )
 ORPHANS: Final = Counter(
     "gpu_topology_node_orphans_total", "Prepared claims that were released because no pod uses them."
@@ -97,7 +98,7 @@ STATUS_LOST: Final = Counter(
 )
 GPUS_HELD: Final = Gauge(
     "gpu_topology_node_gpus_unaccounted",
-    "GPUs that are kept from new pods, because processes are on them that no claim accounts for.",
+    "GPUs that get no new pods, because processes that belong to no claim use them.",
 )
 _NAMESPACE: Final = "namespace of claims"
 GPUS_BUSY: Final = Amounts(
@@ -134,12 +135,12 @@ NIC_RATE: Final = Amounts(
 )
 NIC_FAULT_INFO: Final = Names(
     "gpu_topology_nic_fault_info",
-    "Which ports of network cards have which faults now, judged by their siblings and by their last hour.",
+    "Which faults ports of network cards have now, compared with their siblings (same kind) and by the last hour.",
     most=256,
     nic=_NIC,
     port=_PORT,
     node="the node's name",
-    kind="down, slow, gid (no RoCE v2 GID with an IPv4 address), firmware (other than its siblings'), "
+    kind="down, slow, gid (no RoCE v2 GID with an IPv4 address), firmware (not the version of its siblings), "
     "flapping (its link went down again and again), errors (counters grow that a bad cable makes grow)",
 )
 NIC_ERRORS: Final = Totals(
@@ -153,7 +154,7 @@ NIC_ERRORS: Final = Totals(
 GPUDIRECT: Final = Labelled(
     Gauge,
     "gpu_topology_node_gpudirect",
-    "1 for the answer to whether RDMA devices reach the GPUs' memory. All answers are 0 without such devices.",
+    "Whether RDMA devices reach the GPUs' memory: 1 for the answer that holds. Without RDMA devices all are 0.",
     answer=("yes", "likely", "no"),
 )
 CALLS: Final = Labelled(

@@ -21,11 +21,11 @@ from dradriver.process.replaced_files import Followed
 logger = logging.getLogger(__name__)
 
 VALID: Final = Gauge(
-    "gpu_topology_policies_valid", "0 while the policies file is bad or gone, so that it is not in force."
+    "gpu_topology_policies_valid", "0 while the policies file is invalid or missing, so that it is not in force."
 )
 DIGEST: Final = Gauge(
     "gpu_topology_policies_digest",
-    "A number of the policies file in force: the same wherever the same is in force; 0 without a file.",
+    "A number computed from the policies file in force. Processes with the same file have the same number; 0: no file.",
 )
 
 

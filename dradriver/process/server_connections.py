@@ -33,7 +33,7 @@ from dradriver.kube.labelled_metrics import Labelled
 CLOSED: Final = Labelled(
     Counter,
     "gpu_topology_connections_closed_total",
-    "Connections that were closed for a new one, or because no good request came over them in time.",
+    "Connections that were closed to make room (crowded), or because no good request came in time (quiet).",
     why=("crowded", "quiet"),
 )
 _CROWDED, _QUIET = CLOSED.labels("crowded"), CLOSED.labels("quiet")

@@ -95,7 +95,7 @@ def test_no_way_leads_another_namespace_onto_the_gpu(
     eventually("the scheduler finds none", lambda: "cannot allocate all claims" in events(neighbour, "keeps-off"))
     # Without amounts it takes a whole GPU, which one with a share on it is not.
     eventually("nor for an extended resource", lambda: "nodes are available" in events(neighbour, "extended"))
-    said = "GPU-.* has parts of one namespace at a time, and now of " + namespace.name
+    said = "GPU-.* belong to one namespace at a time, and now to " + namespace.name
     eventually("the node agent refuses", lambda: re.search(said, events(neighbour, "bound")), timeout_s=120)
     waiting = ("by-template", "extended", "keeps-off", "bound")
     assert {name: neighbour.get("pod", name)["status"]["phase"] for name in waiting} == dict.fromkeys(

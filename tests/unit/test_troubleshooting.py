@@ -439,7 +439,7 @@ async def _without_a_size(cluster: GpuCluster) -> None:
     cluster.pod("p", 8, wishes={"gang": "train"})
 
 
-@says("rite the size of the gang as gpu.topology/gang-size")
+@says("the size of the gang as gpu.topology/gang-size")
 async def _with_an_unread_owner(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p", 8, wishes={"gang": "auto"})
@@ -570,7 +570,7 @@ async def test_the_pod_says_what_the_page_quotes(text: str) -> None:
     await SCENARIOS[text](cluster)
     await cluster.settle()
     told = cluster.note("p", "reason") or ""
-    assert text in told
+    assert re.search(rf"(?<!\w){re.escape(text)}", told), "the page quotes whole words"
     expected = next(cause for cause, texts in CAUSES.items() if text in texts)
     if text != "Nodes left out:":  # it stands at the end of another reason
         assert cluster.worker.reasons.counted()[expected]
@@ -677,7 +677,7 @@ CAUSES: Final[dict[Cause, tuple[str, ...]]] = {
     Cause.GANG: (
         "Waiting for more pods of the gang",
         "gang-size is missing",
-        "rite the size of the gang as gpu.topology/gang-size",
+        "the size of the gang as gpu.topology/gang-size",
         "It is not known which pods belong to the gang",
         "has no number of pods with GPUs",
         "cannot start as one gang",

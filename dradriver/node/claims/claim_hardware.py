@@ -104,11 +104,11 @@ class Making:
             refused = {one.uuid: str(error) for one in left}
             if not left:
                 logger.error(
-                    "Changes of devices for claims that are not prepared any more cannot be listed now: %s", error
+                    "MIG instances and GPU settings made for claims that have ended cannot be listed now: %s", error
                 )
         for failures_text in sorted(set(refused.values()) - self._said):
             logger.error(
-                "Changes of devices for claims that are not prepared any more cannot be undone now: %s", failures_text
+                "MIG instances and GPU settings made for claims that have ended cannot be undone now: %s", failures_text
             )
         self._said = set(refused.values())
         return refused
@@ -183,7 +183,9 @@ class Making:
         try:
             descriptor = await take(self._hardware, patience_s=_PATIENCE_S)
         except NotYetError as error:
-            raise NotYetError("hardware is still being changed for others, or its driver does not answer") from error
+            raise NotYetError(
+                "the node agent is still changing hardware for another claim, or the GPU driver does not answer"
+            ) from error
         try:
             yield
         finally:

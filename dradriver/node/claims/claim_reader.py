@@ -68,5 +68,7 @@ class ClaimReader:
             raise NotYetError(f"claim {namespace}/{name} cannot be read: no answer from the API server") from error
         # A claim of the same name may have been created since the kubelet was told of the one that is meant.
         if claim.metadata.uid != uid:
-            raise AnotherError(f"claim {namespace}/{name} is another one now: uid {claim.metadata.uid}, not {uid}")
+            raise AnotherError(
+                f"claim {namespace}/{name} was deleted and created again: its uid is {claim.metadata.uid}, not {uid}"
+            )
         return claim

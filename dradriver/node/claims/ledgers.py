@@ -334,15 +334,15 @@ class Ledgers:
                 theirs = PreparedDevice(
                     request="", pool="", device=made.device, uuid=made.uuid, part=made.kind, share_id=made.share_id
                 )
-                _raise_if_same_device(planned, theirs, f"what is being made or undone for a claim (uid {made.owner})")
+                _raise_if_same_device(planned, theirs, f"an unfinished hardware change for a claim (uid {made.owner})")
 
     def _raise_if_exclusive(self, planned: PreparedClaim, theirs: Collection[str], whose: str) -> None:
         for device in planned.devices:
             if device.uuid in theirs and not device.admin and self._exclusive(device.uuid):
                 raise DeviceBusyError(
-                    f"GPU {device.uuid} has parts of one namespace at a time, and now of {whose}: have the driver "
-                    f"choose the GPU, by the annotations {names.SHARE} or {names.MIG_PROFILE} and no "
-                    f"{names.PLACEMENT}, or wait until that claim is given back"
+                    f"fractions of GPU {device.uuid} belong to one namespace at a time, and now to {whose}. Wait "
+                    f"until that claim is released. Or let the driver choose the GPU: write {names.SHARE} or "
+                    f"{names.MIG_PROFILE}, and no {names.PLACEMENT}."
                 )
 
 

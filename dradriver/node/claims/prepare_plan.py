@@ -158,8 +158,9 @@ def _device_of_result(
     wish = AllocatedDevice(result.device, request_of(result), result.consumed_capacity, config)
     located = device_manager.find(machine, wish)
     if located is None:
-        mode = " whole: it is in MIG mode" if named(machine, result.device) is not None else ""
-        raise DeviceMissingError(f"GPU {result.device} is not on node {node} now{mode}")
+        if named(machine, result.device) is not None:
+            raise DeviceMissingError(f"GPU {result.device} cannot be used whole now, because it is in MIG mode")
+        raise DeviceMissingError(f"GPU {result.device} is not on node {node} now")
     return located
 
 
@@ -195,7 +196,7 @@ def _intent(claim: ResourceClaim, number: int, device: PreparedDevice, located: 
             for a claim.
     """
     if device.admin:
-        raise ClaimError(f"device {device.device}: admin access is to whole GPUs, not to parts that are made")
+        raise ClaimError(f"device {device.device}: a request with adminAccess gets whole GPUs, no shares or MIG slices")
     return Made(
         owner=claim.metadata.uid,
         number=number,

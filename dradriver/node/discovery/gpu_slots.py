@@ -110,7 +110,10 @@ class Slots:
                 self._read(self._journal)
                 return self._number(machine)
         except (DriverError, OSError) as error:
-            self._say(f"The table of GPU slots cannot be read now, and its last state stays in force: {error}")
+            self._say(
+                "The table of slots (the numbers of the node's GPUs) cannot be read now. Its last state stays in "
+                f"force: {error}"
+            )
             if not self._table:
                 self._unread |= {"?"}
             return self._number(machine)
@@ -170,11 +173,10 @@ class Slots:
             taken.add(numbers[gpu.uuid])
         if self.is_settled and unknown:
             self._say(
-                f"The slots of these GPUs are unknown, because entries of the table cannot be read: "
-                f"{', '.join(gpu.uuid for gpu in unknown)}. Rules by number do not apply to them, and no pod "
-                f"gets those "
-                "that could be in an exclusive partition. Remove the renamed files of the table, and these GPUs get "
-                "free numbers."
+                f"The slots of these GPUs are unknown, because files of the table of slots cannot be read: "
+                f"{', '.join(gpu.uuid for gpu in unknown)}. Rules by number do not apply to them. No pod "
+                "gets one of these GPUs if it could be in an exclusive partition. Remove the files of the table that "
+                "the agent renamed, and these GPUs get free numbers."
             )
         return _numbered(machine, numbers, {gpu.uuid for gpu in unknown})
 

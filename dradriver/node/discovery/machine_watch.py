@@ -132,7 +132,8 @@ class MachineWatch:
                     await self._withdraw()
                 except (DriverError, OSError) as error:
                     logger.error(
-                        "The files that containers get from the previous GPU driver cannot be removed: %s", error
+                        "The GPU driver was loaded again, but CDI files with its old devices cannot be removed: %s",
+                        error,
                     )
             self._was_stale = is_stale
             if is_stale and not self._failed:

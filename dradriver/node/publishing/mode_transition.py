@@ -124,7 +124,7 @@ class ModeTransitions:
         """
         mode = self.modes.get(gpu.uuid)
         if mode is None:
-            raise NotYetError(f"how GPU {gpu.uuid} is shared is not known yet")
+            raise NotYetError(f"the node agent does not know yet how GPU {gpu.uuid} is shared")
         by_mps = mode.shared == "mps"
         shm_mib = mode.dev_shm_mib or None
         return Sharing(by="mps" if by_mps else "time-slicing", equal=mode.equal_shares, shm_mib=shm_mib)
@@ -137,7 +137,7 @@ class ModeTransitions:
         """
         mode = self.modes.get(gpu)
         if mode is None:
-            raise NotYetError(f"whether MIG instances are made for pods on GPU {gpu} is not known yet")
+            raise NotYetError(f"the node agent does not know yet whether it makes MIG instances for pods on GPU {gpu}")
         return mode.mig in ("dynamic", "placements")
 
     def exclusive(self, gpu: str) -> bool:

@@ -134,7 +134,7 @@ async def test_the_size_is_read_from_what_made_the_pods(cluster: GpuCluster, she
     cluster.put(PODS, pod)
     reason = (await shell.data("explain train-0"))["reason"]
     assert "Job train" in reason
-    assert "rite the size of the gang as gpu.topology/gang-size" in reason
+    assert "the size of the gang as gpu.topology/gang-size" in reason
     shell.api.optional = {JOBS}
     job = {"metadata": {"name": "train", "namespace": "default", "uid": "job"}}
     cluster.put(JOBS, job | {"spec": {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}})

@@ -237,7 +237,7 @@ async def test_one_bad_claim_does_not_fail_the_call() -> None:
         good, bad = node.put_claim(claim("good", [0])), node.put_claim(claim("bad", [1]))
         answers = await node.kubelet.prepare(good, (bad[0], bad[1], "uid-of-another"))
         assert answers[good[2]].error == ""
-        assert "is another one now" in answers["uid-of-another"].error
+        assert "was deleted and created again" in answers["uid-of-another"].error
 
 
 async def test_an_unknown_call_is_refused_and_the_socket_stays() -> None:

@@ -47,7 +47,7 @@ async def test_a_gpu_of_one_namespace_at_a_time_stays_that(world: Sliced, newer:
         if gpu == 1:
             assert (await preparer.prepare(*world.put(other))).devices
             continue
-        with pytest.raises(DeviceBusyError, match="has parts of one namespace at a time"):
+        with pytest.raises(DeviceBusyError, match="belong to one namespace at a time"):
             await preparer.prepare(*world.put(other))
 
 

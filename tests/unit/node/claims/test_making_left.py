@@ -98,7 +98,7 @@ async def test_nor_is_what_another_boot_made(world: Sliced) -> None:
 @pytest.mark.parametrize("done", [True, False])
 async def test_what_a_killed_agent_made_for_nobody_is_undone_at_the_next_start(world: Sliced, done: bool) -> None:
     await left_by_a_kill(world, boot=world.boot, done=done)
-    with pytest.raises(DeviceBusyError, match="being made or undone"):
+    with pytest.raises(DeviceBusyError, match="an unfinished hardware change"):
         await patient(world).prepare(*world.halves("other", (0, 4)))
     await world.preparer().recover()
     assert list(world.made) == ["uid-c.0"]  # the start of an agent waits for no driver

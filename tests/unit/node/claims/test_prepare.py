@@ -137,7 +137,7 @@ async def test_a_claim_that_does_not_exist_is_given_up_sooner(world: World) -> N
 
 async def test_another_claim_of_the_same_name_is_refused_at_once(world: World) -> None:
     world.put(claim("c", [0], uid="new"))
-    with pytest.raises(ClaimError, match="default/c is another one now: uid new, not old"):
+    with pytest.raises(ClaimError, match="default/c was deleted and created again: its uid is new, not old"):
         await world.preparer().prepare("default", "c", "old")
     assert (world.asked, world.checkpoint, world.specs) == (1, [], {})
 

@@ -346,7 +346,7 @@ def _there(control: Control, made: MigChange) -> MigInstance:
         computes = control.compute_instances(made.uuid, instance) if at == made.wanted.placed else {}
         for compute, uuid in computes.items() if len(computes) == 1 else ():
             if control.processes(made.uuid, instance, compute):
-                raise DeviceBusyError(f"device {made.device}: a process that no claim explains is on {uuid}")
+                raise DeviceBusyError(f"device {made.device}: a process that belongs to no claim uses {uuid}")
             return _done(control, made, instance, compute)
     raise NotYetError(
         f"device {made.device}: the GPU instance does not have exactly one compute "

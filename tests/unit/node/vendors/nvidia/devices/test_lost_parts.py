@@ -77,7 +77,7 @@ async def test_what_a_driver_refuses_to_undo_keeps_no_claim_and_is_undone_later(
     world.failing.failing[uuid(0)] = refusal
     await world.preparer().unprepare("uid-c")
     assert (world.checkpoint, world.specs, list(world.made), world.placed(1)) == ([], {}, ["uid-c.0"], [])
-    with pytest.raises(DeviceBusyError, match="being made or undone"):
+    with pytest.raises(DeviceBusyError, match="an unfinished hardware change"):
         await world.prepare("d", HALF)
     world.failing.failing.clear()
     assert await world.preparer().clean() == {}

@@ -160,7 +160,7 @@ async def test_mig_mode_that_could_not_be_turned_off_is_tried_again_and_told(
     await one.once()
     assert [list(found) for found in told] == [[uuid(0)]]
     assert "nvmlDeviceSetMigMode" in told[0][uuid(0)]
-    with pytest.raises(DeviceMissingError, match="is not on node node-a now whole: it is in MIG mode"):
+    with pytest.raises(DeviceMissingError, match="cannot be used whole now, because it is in MIG mode"):
         await world.prepare("w", result("gpu", device(0)))
     with world.gpus.state(uuid(0)) as state:
         state.users.clear()
@@ -246,7 +246,7 @@ async def test_the_controllers_pin_is_kept_and_a_profile_without_a_start_is_plac
         ([some(0, 1, 1, "s")], [pin("1g.99gb")], "no MIG profile 1g.99gb"),
         ([some(0, 1, 1, "s")], [pin("7g.80gb")], "7g.80gb takes 8 memory and 7 compute slices, .* allocated 1 and 1"),
         ([some(0, 4, 3, "s")], [pin("4g.40gb", {0: 0})], "allocated 4 and 3"),
-        ([at(0, "3g.40gb", 0) | {"adminAccess": True}], [], "admin access is to whole GPUs"),
+        ([at(0, "3g.40gb", 0) | {"adminAccess": True}], [], "a request with adminAccess gets whole GPUs"),
     ],
 )
 async def test_what_the_gpu_does_not_have_is_refused_by_name(

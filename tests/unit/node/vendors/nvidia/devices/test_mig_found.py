@@ -54,7 +54,7 @@ async def test_one_with_somebody_elses_process_is_not_handed_out(world: Sliced) 
     found = stranger(world, 0, PROFILES["3g.40gb"], 4)
     with world.gpus.state(uuid(0)) as state:
         state.users = {1: found}
-    with pytest.raises(DeviceBusyError, match="a process that no claim explains"):
+    with pytest.raises(DeviceBusyError, match="a process that belongs to no claim"):
         await world.prepare("c", at(0, "3g.40gb", 4))
     assert (world.placed(0), world.made) == ([("3g.40gb", 4)], {})
 

@@ -185,7 +185,7 @@ async def test_a_gpu_of_one_namespace_at_a_time_is_the_first_ones_until_its_last
     for number in range(2):
         await world.prepare(f"a{number}", share(gpu, "25", "4Gi", f"a{number}"), namespace="first")
     for _ in range(2):
-        with pytest.raises(DeviceBusyError, match=r"now of first \(claim a\d\): have the driver choose the GPU"):
+        with pytest.raises(DeviceBusyError, match=r"now to first \(claim a\d\)\. Wait until that claim is released"):
             await world.prepare("b", share(gpu, "25", "4Gi", "b"), namespace="second")
         assert [made for made in world.made if made.startswith("uid-b")] == [], "nothing is made"
     await world.prepare("elsewhere", share(4, "25", "4Gi", "e"), namespace="second")
@@ -194,7 +194,7 @@ async def test_a_gpu_of_one_namespace_at_a_time_is_the_first_ones_until_its_last
         await world.prepare("b", share(gpu, "25", "4Gi", "b"), namespace="second")
     await world.preparer().unprepare("uid-a1")
     await world.prepare("b", share(gpu, "25", "4Gi", "b"), namespace="second")
-    with pytest.raises(DeviceBusyError, match="now of second"):
+    with pytest.raises(DeviceBusyError, match="now to second"):
         await world.prepare("a0", share(gpu, "25", "4Gi", "a0"), namespace="first")
 
 
@@ -210,7 +210,7 @@ async def test_who_shared_a_gpu_before_it_was_one_namespaces_at_a_time_has_it_af
     world.boot = "boot-2"
     for namespace, own in results.items():
         await world.prepare(namespace, own, namespace=namespace)
-    with pytest.raises(DeviceBusyError, match="has parts of one namespace at a time"):
+    with pytest.raises(DeviceBusyError, match="belong to one namespace at a time"):
         await world.prepare("more", share(gpu, "25", "4Gi", "c"), namespace="second")
 
 
