@@ -38,7 +38,7 @@ def log_lines() -> list[LogLine]:
     """Return all log lines of level warning and above of the processes (not of the command line)."""
     lines = []
     for path in _modules("dradriver", "webhook"):
-        if "cli" in path.parts:
+        if "cli" in path.relative_to(ROOT).parts:
             continue
         if not re.search(rf"logger\.(log|{'|'.join(LEVELS)})\(", path.read_text(encoding="utf-8")):
             continue
@@ -302,7 +302,7 @@ def _modules(*folders: str) -> list[Path]:
         for folder in folders
         for path in ([ROOT / folder] if folder.endswith(".py") else (ROOT / folder).rglob("*.py"))
     ]
-    return sorted(path for path in paths if "protos" not in path.parts and path.name != "__main__.py")
+    return sorted(path for path in paths if "protos" not in path.relative_to(ROOT).parts and path.name != "__main__.py")
 
 
 def _placeholder(value: ast.expr) -> str:

@@ -20,6 +20,7 @@ from dradriver.api.claims import exclusive, opaque_config
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.vocabulary import messages
 from dradriver.api.vocabulary.messages import MOST_SHOWN
+from dradriver.counted import first_of
 from dradriver.yamltext.value_hints import hint
 
 MOST_BYTES: Final = 3 << 19  # of JSON in a spec; etcd stores no larger object
@@ -204,12 +205,13 @@ def _check_requests(told: opaque_config.ClaimConfig, requests: Sequence[str]) ->
     Raises:
         WordError: With the unknown request and the requests of the claim.
     """
+    shown_requests = first_of([messages.shown(request) for request in requests], MOST_SHOWN)
     for field, said in (("order", told.order), ("mig", told.mig)):
         for name in said:
             if name not in requests:
                 raise WordError(
                     f"{field}: the claim has no request {messages.shown(name)}{hint(name, requests)}. Its requests: "
-                    f"{', '.join(map(messages.shown, requests[:MOST_SHOWN])) or 'none'}."
+                    f"{shown_requests or 'none'}."
                 )
 
 

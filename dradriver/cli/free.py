@@ -23,7 +23,7 @@ from dradriver.cli.cluster.largest_gangs import stand
 from dradriver.cli.cluster.listed_cluster import read_whole
 from dradriver.cli.inputs import given_policies
 from dradriver.cluster.views.gone_node_views import AGENT_GONE
-from dradriver.counted import counted
+from dradriver.counted import counted, first_of
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Bars, Block, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
@@ -86,7 +86,7 @@ def document(left: FreeGpus) -> Document:
     title = f"{left.free} of {counted(left.gpus, 'GPU')} {are} free on {nodes}{others}{tentative}{unavailable}"
     blocks: list[Block] = [Notes(lines=(Cell(title),))]
     if left.agents_gone:
-        nodes = ", ".join(left.agents_gone[:_MOST_NODES]) + ", ..." * (len(left.agents_gone) > _MOST_NODES)
+        nodes = first_of(left.agents_gone, _MOST_NODES)
         message = f"{AGENT_GONE}: {nodes}. Pods use their GPUs, which are not counted here. See gputopo verify."
         blocks.append(Notes(lines=(Cell(message, Tone.ERROR),)))
     blocks += [_sets_table(left), _shares_table(left), _slices_table(left)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from dradriver.cli.machine_source import machine_options, read
+from dradriver.counted import first_of
 from dradriver.topology import nccl as files
 from dradriver.topology.complete import complete, with_bus_ids
 from dradriver.topology.errors import TopologyError
@@ -95,10 +96,8 @@ def _warnings_about_guesses(machine: Machine, *, made_up: bool, like: Machine | 
     if machine.pci:  # the source has the PCI tree: only rates can be missing
         devices_without_rate = without_rate(machine) if like is None else []
         if devices_without_rate:
-            more_count = len(devices_without_rate) - _MOST_NAMED
-            more = f" and {more_count} more" if more_count > 0 else ""
             yield (
-                f"{', '.join(devices_without_rate[:_MOST_NAMED])}{more}: "
+                f"{first_of(devices_without_rate, _MOST_NAMED)}: "
                 "the source does not say the PCIe rate, so NCCL takes it "
                 'for Gen 3: write it into the source as link_speed="32.0 GT/s PCIe"'
             )

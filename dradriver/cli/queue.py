@@ -35,10 +35,13 @@ from dradriver.view.terminal_text import plain
 
 _WAITING: Final = "waiting"
 _GATHERING: Final = "gathering"
+_UNKNOWN: Final = "unknown"
 _REFUSED: Final = "refused"
-_NO_POSITION: Final = {_GATHERING: "gathering", _REFUSED: "never"}  # what the table says instead of a position
+# The table's text instead of a position.
+_NO_POSITION: Final = {_GATHERING: "gathering", _UNKNOWN: "size unknown", _REFUSED: "never"}
 _NOTES: Final = {
     _GATHERING: "gathering: a gang gets its position when enough of its pods exist.",
+    _UNKNOWN: "size unknown: it is not known how many pods the gang has. gputopo explain NAME says why.",
     _REFUSED: "never: the tenant's cap is smaller than the request. Request fewer GPUs, or ask for a higher cap.",
 }
 
@@ -47,13 +50,14 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """A pod or gang that waits. All text in it is safe to print.
 
     Attributes:
-        state: ``waiting``, ``gathering`` or ``refused``. A gang is ``gathering`` while too few of its pods exist. A
-            workload is ``refused`` if its request is larger than the tenant's cap, so that it is never placed.
+        state: ``waiting``, ``gathering``, ``unknown`` or ``refused``. A gang is ``gathering`` while too few of its pods
+            exist, and ``unknown`` while its size is not known. A workload is ``refused`` if its request is larger than
+            the tenant's cap, so that it is never placed.
         position: The position in the queue, from 1; None if it has none: only ``waiting`` workloads have one.
         name: Its name (``workload_names``), which ``gputopo explain`` takes.
         namespace: Its namespace.
         pods: Number of its pods that exist.
-        needed_pods: Number of its pods that must exist before it gets a position.
+        needed_pods: Number of its pods that must exist before it gets a position; None if this is not known.
         gpus: Number of GPUs that they request; shares and slices count as fractions.
         tenant: Its tenant; empty if the policies file names no tenants.
         priority: Its priority in the queue: the lowest of its pods, limited by the tenant's highest priority.
@@ -69,7 +73,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     namespace: str
     pods: int
-    needed_pods: int
+    needed_pods: int | None
     gpus: float
     tenant: str
     priority: int
@@ -99,8 +103,8 @@ def queue(
     """Print the pods and gangs that wait for GPUs, in the order in which the controller serves them.
 
     The highest priority is first. Then comes the tenant with the least GPU time for its weight, then the oldest
-    workload. A workload that finds no place does not hold up the next ones. Gangs that still gather their pods, and
-    workloads that the cap of their tenant never allows, have no position and come last.
+    workload. A workload that finds no place does not hold up the next ones. Some workloads have no position and come
+    last: gangs that still gather their pods, gangs of unknown size, and workloads that a tenant's cap never allows.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     only = only_namespace(namespace, all_namespaces=all_namespaces)
@@ -119,10 +123,13 @@ def waits(scene: Scene, standing: Sequence[Standing]) -> list[Waits]:
     ``scene`` is the listed cluster, ``standing`` the workloads that need a place now, as the controller orders them.
     """
     gathering = queue_position.gathering(scene)
+    without_position = line([workload for workload, _ in gathering.values()], scene.tenants)
+    needed_pods_of = {key: needed_pods for key, (_, needed_pods) in gathering.items()}
     refused = {one.workload.key for one in standing if queue_position.is_refused(scene, one.workload)}
     in_order = [
         *((_WAITING, one) for one in standing if one.workload.key not in refused),
-        *((_GATHERING, one) for one in line([workload for workload, _ in gathering.values()], scene.tenants)),
+        *((_GATHERING, one) for one in without_position if needed_pods_of[one.workload.key] is not None),
+        *((_UNKNOWN, one) for one in without_position if needed_pods_of[one.workload.key] is None),
         *((_REFUSED, one) for one in standing if one.workload.key in refused),
     ]
     workload_names_in_order = workload_names.names_of(scene, [one.workload for _, one in in_order])
@@ -130,13 +137,15 @@ def waits(scene: Scene, standing: Sequence[Standing]) -> list[Waits]:
         _waits(
             scene, one, name, state=state,
             position=position if state == _WAITING else None,
-            needed_pods=gathering[one.workload.key][1] if state == _GATHERING else len(one.workload.members),
+            needed_pods=needed_pods_of.get(one.workload.key, len(one.workload.members)),
         )
         for position, (name, (state, one)) in enumerate(zip(workload_names_in_order, in_order, strict=True), 1)
     ]  # fmt: skip
 
 
-def _waits(scene: Scene, one: Standing, name: str, *, state: str, position: int | None, needed_pods: int) -> Waits:
+def _waits(
+    scene: Scene, one: Standing, name: str, *, state: str, position: int | None, needed_pods: int | None
+) -> Waits:
     workload, pod, held = one.workload, one.workload.lead.pod, scene.reserved(one.workload)
     has_tenant = one.tenant != ALL
     return Waits(

@@ -19,7 +19,7 @@ from dradriver.api.claims.pins import is_set
 from dradriver.api.policies.tenant_policies import Cap
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.gpu_parts import of_products
-from dradriver.counted import counted
+from dradriver.counted import counted, first_of
 from dradriver.queue.equivalence_classes import ANYWHERE, Closed
 from dradriver.queue.limits import NOWHERE, Allowance, Limit, LimitError, NeverAllowedError, kept_claim, members_wanting
 from dradriver.queue.namespace_tenants import Tenants
@@ -327,8 +327,7 @@ class Caps(Limit):
                     name = bucket.owner.partition("/")[2] or (min(pods)[1] if pods else claim[1])
                     _add(gpus_by_user, {f"{claim[0]}/{name[:_LONGEST]}": gpus})
         ranked = sorted(gpus_by_user.items(), key=lambda item: (-item[1], item[0]))
-        more = f" and {len(ranked) - _NAMED} more" if len(ranked) > _NAMED else ""
-        text = ", ".join(f"{name} {_plain(gpus)}" for name, gpus in ranked[:_NAMED]) + more
+        text = first_of([f"{name} {_plain(gpus)}" for name, gpus in ranked], _NAMED)
         self._users[tenant, cap] = now, text
         return text
 

@@ -5,7 +5,7 @@ The dispatcher creates them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from dradriver.api.base import names
@@ -276,14 +276,16 @@ class PendingWorkload:
             self._was_let_in, self.order = True, (self.order[0], now, self.order[2])
         self._was_held = held
 
-    def whole(self, least: int) -> bool:
-        """Note that a gang has enough pods to start. Return whether it had too few before.
+    def want(self, members: Iterable[Member], least: int) -> bool:
+        """Set which members need a place now. Return whether the workload is a gang that had too few pods before.
 
         If it had too few, its position in the queue becomes the creation time of the pod that completed this number.
 
         Args:
-            least: How many pods the gang needs at least to start.
+            members: The members that need a place.
+            least: How many of them must get a place so that the gang can start.
         """
+        self.wanting, self.least = frozenset(members), least
         if self._is_whole:
             return False
         self._is_whole = True

@@ -136,7 +136,7 @@ def _mib(what: str, pid: str = "self") -> float:
         return 0.0
 
 
-async def _beside(most: list[float]) -> None:
+async def _place_next_to(most: list[float]) -> None:
     """Note how large the processes become that this one has started: that of the tabulator."""
     while True:
         most += [_mib("VmHWM", pid) for pid in _children()]
@@ -161,7 +161,7 @@ async def measure(seconds: float, nodes: int, *, at_once: bool) -> None:
     most = [0.0]
     if tabulator is not None:
         tasks.append(asyncio.create_task(tabulator.run()))
-        tasks.append(asyncio.create_task(_beside(most)))
+        tasks.append(asyncio.create_task(_place_next_to(most)))
     begun = time.perf_counter()
     bench.fill(worker, bench.raw_nodes(nodes))
     while not worker.picture.inventory.fleet.nodes:

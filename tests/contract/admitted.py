@@ -148,7 +148,7 @@ def handed_over(_: str) -> list[Object]:
         assert wish.alone is not None
         made.append(claim_builder.handed_over(pod, wish.alone))
     sets, *parts = _templates()
-    more: tuple[tuple[Template, dict[str, str]], ...] = ((beside_nics(), {}), (beside_nics(), HARD | KIND))
+    more: tuple[tuple[Template, dict[str, str]], ...] = ((next_to_nics(), {}), (next_to_nics(), HARD | KIND))
     for template, words in ((sets, {}), (sets, HARD | KIND), *((one, {}) for one in parts), *more):
         pod = _by_template(words | {"when-full": "hand-over"})
         wish = read_wish(pod, template)
@@ -160,7 +160,7 @@ def handed_over(_: str) -> list[Object]:
 def by_templates(_: str) -> list[Object]:
     """The claims of pods that bring a template: its requests, pinned, and what it says beside."""
     made: list[Object] = []
-    both = (beside_nics(), OURS), (beside_nics(NVIDIA.device_class), NVIDIA)
+    both = (next_to_nics(), OURS), (next_to_nics(NVIDIA.device_class), NVIDIA)
     for template, ledger in (*((one, OURS) for one in _templates()), (_nvidias(), NVIDIA), *both):
         pod = _by_template({"policy": "best-effort"})
         with bound(ledger):
@@ -179,7 +179,7 @@ def by_templates(_: str) -> list[Object]:
 NICS: Final = {"nic": ("0000:18:00.0", "0000:40:00.0"), "vf": ("0000:5e:00.1",)}
 
 
-def beside_nics(device_class: str = names.DEVICE_CLASS) -> Template:
+def next_to_nics(device_class: str = names.DEVICE_CLASS) -> Template:
     """What authors write that want NICs of other drivers beside their GPUs."""
     rdma = {"selectors": [{"cel": {"expression": 'device.attributes["dra.net"].rdma == true'}}]}
     tolerations = [{"key": "example.com/t", "operator": "Exists"}]

@@ -34,7 +34,10 @@ class Server:
         containers = [{"name": "main", "image": "example.com/image"}]
         return await self.client.create(
             PODS,
-            {"metadata": {"name": name} | (metadata or {}), "spec": {"containers": containers} | NOBODYS | spec},
+            {
+                "metadata": {"name": name} | (metadata or {}),
+                "spec": {"containers": containers} | OF_NO_SCHEDULER | spec,
+            },
             namespace=self.namespace,
         )
 
@@ -62,7 +65,7 @@ class Server:
         return await self.client.delete(resource, name, namespace=self.namespace, **conditions)
 
 
-NOBODYS = {"schedulerName": "nobody"}
+OF_NO_SCHEDULER = {"schedulerName": "nobody"}
 
 
 @pytest.fixture(scope="package")

@@ -24,7 +24,7 @@ from tests.fakes.admission import pod
 
 Object = dict[str, Any]
 
-SHUNNED: Final = {"app": "shunned"}
+AVOIDED: Final = {"app": "shunned"}
 KEPT: Final = "example.com/keep"
 
 
@@ -39,12 +39,12 @@ class Story:
         for node in ("gang-a", "gang-b"):
             await self.add(node, Mode())
         containers = [{"name": "main", "image": "none"}]
-        spec = {"nodeName": "gang-b", "containers": containers, "affinity": stories.keeping_away(SHUNNED)}
+        spec = {"nodeName": "gang-b", "containers": containers, "affinity": stories.keeping_away(AVOIDED)}
         await self._client.create(PODS, {"metadata": {"name": "foreign", "namespace": NAMESPACE}, "spec": spec})
         words = {names.POLICY: "nvlink", names.GANG: "train", names.GANG_SIZE: "2"}
         for name in ("train-0", "train-1"):
             ends = {"terminationGracePeriodSeconds": 0}
-            made = pod(8, annotations=words, labels=SHUNNED, name=name, namespace=NAMESPACE, spec=ends)
+            made = pod(8, annotations=words, labels=AVOIDED, name=name, namespace=NAMESPACE, spec=ends)
             await self._client.create(PODS, made)
         claim = await self.seated("train-0", "train-1")
         for finalizers in ([names.FINALIZER, KEPT], [KEPT]):

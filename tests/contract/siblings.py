@@ -24,7 +24,7 @@ Object = dict[str, Any]
 NODES: Final = 16
 REPLICAS: Final = 12
 ZONE: Final = "topology.kubernetes.io/zone"
-SHUNNED: Final = {"app": "shunned"}
+AVOIDED: Final = {"app": "shunned"}
 ALONE: Final = stories.keeping_away({"app": "db"})
 
 
@@ -41,7 +41,7 @@ class Story:
         taken = {self._machines.name(number) for number in range(2)}
         for node in taken:  # what the anti-affinity of a foreign pod keeps away is nothing that the controller sees
             await self._client.create(PODS, _foreign(f"foreign-{node}", node))
-        await self.create("shunned", labels=SHUNNED)
+        await self.create("shunned", labels=AVOIDED)
         assert await self.bound("shunned") not in taken
 
         every = [f"db-{number}" for number in range(REPLICAS)]
@@ -110,7 +110,7 @@ class Story:
 
 def _foreign(name: str, node: str) -> Object:
     containers = [{"name": "main", "image": "none"}]
-    spec = {"nodeName": node, "containers": containers, "affinity": stories.keeping_away(SHUNNED)}
+    spec = {"nodeName": node, "containers": containers, "affinity": stories.keeping_away(AVOIDED)}
     return {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
 

@@ -213,7 +213,7 @@ async def test_only_finalizers_of_kubernetes_are_put_on_claims(admin: Client, wh
     assert await marked(admin, [FINALIZER], TAKEN["others' devices"]) == "", "they are not this driver's to guard"
 
 
-async def test_a_finalizer_is_refused_in_whatever_way_it_is_written(guarded: Guarded, admin: Client) -> None:
+async def test_a_finalizer_is_refused_in_every_way_to_write_it(guarded: Guarded, admin: Client) -> None:
     async def write(name: str, finalizers: list[str], kind: PatchKind = PatchKind.MERGE, **how: Any) -> str:
         body: Object = {"metadata": {"finalizers": finalizers}}
         if kind is PatchKind.APPLY:

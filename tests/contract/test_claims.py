@@ -109,7 +109,7 @@ async def test_a_pods_status_is_written_apart_too(server: Server) -> None:
     assert pod["status"]["phase"] == "Failed"
 
 
-async def test_a_drivers_entries_are_applied_beside_others(server: Server) -> None:
+async def test_a_drivers_entries_are_applied_next_to_others(server: Server) -> None:
     created = (await server.claim())["metadata"]
     other = RESULT | {"driver": "other.example.com", "request": "main"}
     await server.patch_status(

@@ -298,7 +298,7 @@ async def test_the_controller_offers_seats_and_nothing_else_and_agents_offer_non
         await admin.delete(RESOURCE_SLICES, agents)
 
 
-async def test_what_an_administrator_did_to_the_slice_is_mended(suspending: Guarded) -> None:
+async def test_what_an_administrator_did_to_the_slice_is_undone(suspending: Guarded) -> None:
     if suspending.version < "1.36":
         pytest.skip("there is none before Kubernetes 1.36")
     async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
@@ -461,7 +461,7 @@ async def test_owners_of_a_kind_that_is_installed_after_the_policy_are_guarded_t
                     await asyncio.sleep(0.2)
 
 
-async def test_a_restored_or_copied_owner_may_have_the_record_of_another_and_is_nobodys_to_resume(
+async def test_a_restored_or_copied_owner_may_have_the_record_of_another_and_is_not_resumed(
     suspending: Guarded,
 ) -> None:
     async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:

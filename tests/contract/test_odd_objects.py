@@ -62,7 +62,7 @@ async def until(holds: Callable[[], Any]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_odd_claims_and_templates_of_one_tenant_stop_nobody(server: Server) -> None:
+async def test_odd_claims_and_templates_of_one_tenant_stop_no_other(server: Server) -> None:
     await server.claim("good")
     await allocate(server, "good", "gpu-good")
     async with watching(server) as controller:

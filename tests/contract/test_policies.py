@@ -29,7 +29,7 @@ from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.topology.vendors import AMD
 from tests import kubernetes_versions
 from tests.cluster.api import Api
-from tests.contract.conftest import ACCOUNTS, NOBODYS, ensure_namespace
+from tests.contract.conftest import ACCOUNTS, OF_NO_SCHEDULER, ensure_namespace
 from tests.contract.planes import Planes
 from tests.deploy import NAMESPACE as OURS
 from tests.fakes import chart
@@ -126,7 +126,7 @@ async def _install(guarded: Guarded) -> None:
 def pod(name: str, **metadata: Any) -> Object:
     """Return a pod that no scheduler looks at, with the marks of one that the webhook has seen."""
     head = {"name": name} | MARKS | metadata
-    return {"metadata": head, "spec": {"containers": [{"name": "main", "image": "x"}]} | NOBODYS}
+    return {"metadata": head, "spec": {"containers": [{"name": "main", "image": "x"}]} | OF_NO_SCHEDULER}
 
 
 def result(pool: str, device: str = "gpu-0", driver: str = names.DRIVER) -> Object:
@@ -362,7 +362,7 @@ async def asking(guarded: Guarded) -> AsyncIterator[Client]:
 async def asked(admin: Client, annotations: Object, limits: Object, *, containers: int = 1) -> bool:
     """Whether the API server asks a webhook about a pod."""
     own = [{"name": f"c{i}", "image": "x", "resources": {"limits": limits}} for i in range(containers)]
-    body = {"metadata": {"name": "asked", "annotations": annotations}, "spec": {"containers": own} | NOBODYS}
+    body = {"metadata": {"name": "asked", "annotations": annotations}, "spec": {"containers": own} | OF_NO_SCHEDULER}
     while True:
         try:
             await admin.create(PODS, body, namespace=TEAM, dry_run=True)

@@ -48,7 +48,7 @@ from dradriver.kube.resources import (
 )
 from dradriver.node.agent import COMPONENT
 from tests.contract import built
-from tests.contract.conftest import NOBODYS, ensure_namespace
+from tests.contract.conftest import OF_NO_SCHEDULER, ensure_namespace
 from tests.contract.test_gang_policies import CONTROLLER, JOBS, SUSPENDING, as_account, job, suspend
 from tests.contract.test_policies import HERE, IN_FORCE_S, TEAM, THERE, Guarded, change, guarded, said
 from tests.deploy import NAMESPACE as OURS
@@ -141,7 +141,7 @@ def body_of(name: str, **spec: Any) -> Object:
     metadata = {"labels": LABELS} | spec.pop("metadata", {})
     return {
         "metadata": {"name": name} | metadata,
-        "spec": {"containers": [{"name": "main", "image": "x"}]} | NOBODYS | spec,
+        "spec": {"containers": [{"name": "main", "image": "x"}]} | OF_NO_SCHEDULER | spec,
     }
 
 

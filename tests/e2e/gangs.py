@@ -13,7 +13,7 @@ Object = dict[str, Any]
 
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 AUTO: Final = {names.GANG: "auto"}
-SHUNNED: Final = {"app": "shunned"}
+AVOIDED: Final = {"app": "shunned"}
 
 
 def template(gpus: int, words: Mapping[str, str] | None = None) -> Object:
@@ -38,22 +38,22 @@ def job(name: str, *, pods: int, gpus: int, words: Mapping[str, str] = AUTO) -> 
     }
 
 
-def members(name: str, *, pods: int, gpus: int, is_shunned: bool = False) -> list[Object]:
-    """Return plain pods that say that they are a gang; ``is_shunned``: whom ``shunning`` pods keep from their nodes."""
+def members(name: str, *, pods: int, gpus: int, is_avoided: bool = False) -> list[Object]:
+    """Return plain pods that say that they are a gang; ``is_avoided``: whom ``shunning`` pods keep from their nodes."""
     words = {names.GANG: name, names.GANG_SIZE: str(pods)}
     made = [pod(f"{name}-{number}", gpus=gpus, words=words) for number in range(pods)]
-    return [shunned(one) for one in made] if is_shunned else made
+    return [avoided(one) for one in made] if is_avoided else made
 
 
-def shunned(made: Object) -> Object:
+def avoided(made: Object) -> Object:
     """Return a pod that ``shunning`` pods keep from their nodes."""
-    made["metadata"]["labels"] = made["metadata"].get("labels", {}) | SHUNNED
+    made["metadata"]["labels"] = made["metadata"].get("labels", {}) | AVOIDED
     return made
 
 
 def shunning(made: Object) -> Object:
     """Return a pod that keeps others from its node by its anti-affinity, which only the scheduler knows."""
-    terms = [{"labelSelector": {"matchLabels": SHUNNED}, "topologyKey": "kubernetes.io/hostname"}]
+    terms = [{"labelSelector": {"matchLabels": AVOIDED}, "topologyKey": "kubernetes.io/hostname"}]
     made["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     return made
 

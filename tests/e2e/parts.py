@@ -146,7 +146,7 @@ def forget(cluster: Cluster, node: str) -> None:
 
 
 @contextmanager
-def published_anew(cluster: Cluster, node: str, rules: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+def published_again(cluster: Cluster, node: str, rules: Sequence[Mapping[str, Any]]) -> Iterator[None]:
     """Hand out an idle node's GPUs by these rules of the policies file alone; afterwards as before.
 
     A GPU that is published keeps its form for a minute after the file changed. So what is published is forgotten.

@@ -62,7 +62,7 @@ def test_a_pod_is_seen_as_holder(namespace: Namespace) -> None:
     eventually("all GPUs are free again", lambda: free() == list(range(8)))
 
 
-def test_whoever_may_not_list_claims_is_told_what_to_ask_for(namespace: Namespace, tmp_path: Path) -> None:
+def test_a_user_who_may_not_list_claims_is_told_what_to_ask_for(namespace: Namespace, tmp_path: Path) -> None:
     config = json.loads(namespace.cluster.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": namespace.kubectl("create", "token", "default").stdout.strip()}
     file = tmp_path / "kubeconfig"

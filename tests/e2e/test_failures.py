@@ -99,7 +99,7 @@ def test_upgrade(namespace: Namespace, installation: Installation) -> None:
         installation.install()
 
 
-def test_nothing_beside_a_device_plugin(namespace: Namespace) -> None:
+def test_nothing_next_to_a_device_plugin(namespace: Namespace) -> None:
     """Two ledgers would hand out one GPU twice: a node with a device plugin's GPUs publishes nothing of ours."""
     kubectl = namespace.cluster.kubectl
 

@@ -32,7 +32,7 @@ def editor(namespace: Namespace) -> str:
 
 
 @pytest.mark.parametrize("mark", [LABEL, CHOICE, {"labels": {names.LABEL: "other"}}], ids=["label", "choice", "other"])
-def test_nobody_else_creates_a_marked_claim(namespace: Namespace, editor: str, mark: dict[str, Any]) -> None:
+def test_no_other_account_creates_a_marked_claim(namespace: Namespace, editor: str, mark: dict[str, Any]) -> None:
     forged = UNMARKED | {"metadata": UNMARKED["metadata"] | mark}
     for account in ([editor], []):  # not even the cluster's admin
         made = namespace.kubectl(*account, "create", "-f", "-", stdin=json.dumps(forged), check=False)
@@ -47,7 +47,7 @@ def test_nobody_else_creates_a_marked_claim(namespace: Namespace, editor: str, m
     assert "Forbidden" in marked.stderr
 
 
-def test_nobody_else_changes_a_marked_claim(namespace: Namespace, editor: str) -> None:
+def test_no_other_account_changes_a_marked_claim(namespace: Namespace, editor: str) -> None:
     # That the pod runs shows that controller, scheduler and claim controller can do their work.
     namespace.apply(pod("true", gpus=2, words={names.POLICY: "nvlink"}))
     namespace.wait_running("true")
@@ -85,7 +85,7 @@ def test_nobody_else_changes_a_marked_claim(namespace: Namespace, editor: str) -
     ],
     ids=["label", "name"],
 )
-def test_nobody_else_makes_a_template_of_pods_without_a_choice(
+def test_no_other_account_makes_a_template_of_pods_without_a_choice(
     namespace: Namespace, editor: str, metadata: dict[str, Any]
 ) -> None:
     plain = UNMARKED | {"kind": "ResourceClaimTemplate", "spec": {"spec": UNMARKED["spec"]}}

@@ -55,18 +55,18 @@ def test_the_pod_that_comes_for_a_lost_one_gets_its_place(namespace: Namespace) 
     assert no_gpu_is_owned_twice(namespace.cluster)
 
 
-def test_a_fault_is_found_and_all_start_anew_on_other_gpus(namespace: Namespace) -> None:
+def test_a_fault_is_found_and_all_start_again_on_other_gpus(namespace: Namespace) -> None:
     cluster = namespace.cluster
     namespace.apply(gangs.job("train", pods=4, gpus=3, words=RESTART))
     before = gangs.pods_of(namespace, "train", 4)
     gangs.run_whole(namespace, [one["metadata"]["name"] for one in before.values()])
     name = before[1]["metadata"]["name"]
     node = namespace.get("pod", name)["spec"]["nodeName"]
-    ill = min(gpus_of(namespace, name))
-    number = next(gpu.index for gpu in profiles.load(deploy.MACHINES[node], seed=node).gpus if gpu.uuid == ill)
+    tainted = min(gpus_of(namespace, name))
+    number = next(gpu.index for gpu in profiles.load(deploy.MACHINES[node], seed=node).gpus if gpu.uuid == tainted)
     gputopo(cluster.nodes[node], "fail", f"gpu-{number}", "--xid", "79")
     try:
-        eventually("the GPU has its taint", lambda: ill.lower() in taints(cluster, node))
+        eventually("the GPU has its taint", lambda: tainted.lower() in taints(cluster, node))
         namespace.delete(name)
 
         def anew() -> dict[int, str] | None:
@@ -79,7 +79,7 @@ def test_a_fault_is_found_and_all_start_anew_on_other_gpus(namespace: Namespace)
     finally:
         gputopo(cluster.nodes[node], "heal")
         kill(cluster, agent(cluster, node)["name"])  # else the taint stays for a minute
-    assert ill not in set().union(*(gpus_of(namespace, one) for one in of.values()))
+    assert tainted not in set().union(*(gpus_of(namespace, one) for one in of.values()))
     assert [namespace.annotation(of[index], names.RANK_HINT) for index in range(4)] == list("0123")
     assert failed(namespace) == 1
     job = namespace.get("job", "train")

@@ -63,11 +63,11 @@ def test_of_two_gangs_one_runs_whole_and_the_other_holds_nothing(namespace: Name
     gangs.run_whole(namespace, of[loser])
 
 
-def test_what_only_the_scheduler_sees_has_all_given_back_and_nobody_bound(namespace: Namespace) -> None:
+def test_what_only_the_scheduler_sees_has_all_given_back_and_no_pod_bound(namespace: Namespace) -> None:
     """One of two members is kept from its node by another pod's anti-affinity."""
     namespace.apply(gangs.shunning(pod("blocker", node="node-b")))
     namespace.wait_running("blocker")
-    namespace.apply(*gangs.members("gang", pods=2, gpus=5, is_shunned=True))
+    namespace.apply(*gangs.members("gang", pods=2, gpus=5, is_avoided=True))
     both = ["gang-0", "gang-1"]
     before = gangs.uids({name: namespace.get("pod", name) for name in both})
     planned = eventually("a plan", lambda: gangs.uids(gangs.claims_of(namespace, both)))
@@ -117,7 +117,7 @@ def test_the_leader_is_killed_between_the_lift_and_the_last_seat(namespace: Name
     cluster, both = namespace.cluster, ["gang-0", "gang-1"]
     namespace.apply(gangs.shunning(pod("blocker", node="node-b")))
     namespace.wait_running("blocker")
-    namespace.apply(*gangs.members("gang", pods=2, gpus=5, is_shunned=True))
+    namespace.apply(*gangs.members("gang", pods=2, gpus=5, is_avoided=True))
 
     def one_is_seated() -> dict[str, str] | None:
         claims = gangs.claims_of(namespace, both)

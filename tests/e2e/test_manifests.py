@@ -129,7 +129,7 @@ def limited(name: str, **resources: Any) -> dict[str, Any]:
     return made
 
 
-def test_a_product_is_had_by_its_limit_and_what_nobody_has_waits_with_the_reason(labelled: Namespace) -> None:
+def test_a_product_is_given_by_its_limit_and_a_missing_one_waits_with_the_reason(labelled: Namespace) -> None:
     wishes = {"hopper": "gpu.H100-80GB-HBM3", "slice": "mig-9g.99gb", "product": "gpu.NVIDIA-B9000"}
     labelled.apply(*(limited(name, limits={f"nvidia.com/{wish}": 2}) for name, wish in wishes.items()))
     labelled.wait_running("hopper")
@@ -139,7 +139,7 @@ def test_a_product_is_had_by_its_limit_and_what_nobody_has_waits_with_the_reason
     assert "of product NVIDIA[ -]B9000: no" in why(labelled, "product")
 
 
-def test_a_limit_range_gives_every_container_a_gpu_and_nobody_a_second(labelled: Namespace) -> None:
+def test_a_limit_range_gives_every_container_one_gpu(labelled: Namespace) -> None:
     limits: dict[str, Any] = {"type": "Container", "default": {GPU: 1}, "defaultRequest": {GPU: 1}}
     metadata = {"name": "gpus"}
     labelled.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": [limits]}})

@@ -14,7 +14,7 @@ from dradriver.topology.profiles import load
 from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, claim_template, eventually, pod, pod_of_template, told_why
-from tests.e2e.parts import published_anew
+from tests.e2e.parts import published_again
 
 Object = dict[str, Any]
 
@@ -30,7 +30,7 @@ EVERY_GPU = 8
 
 @pytest.fixture(scope="module", autouse=True)
 def both_modes(driver: Cluster) -> Iterator[None]:
-    with published_anew(driver, NODE, RULES):
+    with published_again(driver, NODE, RULES):
         yield
 
 

@@ -26,7 +26,7 @@ def lasting(name: str, gpus: int, node: str, words: dict[str, str] = NVLINK) -> 
 
 
 @contextmanager
-def booted_anew(node: Node) -> Iterator[str]:
+def booted_again(node: Node) -> Iterator[str]:
     """Have the agent that starts next find another boot; afterwards it is the machine's own again."""
     boot = str(uuid.uuid4())
     file = deploy.state_dir(node) / "simulated" / "boot_id"
@@ -56,7 +56,7 @@ def test_reboot(namespace: Namespace) -> None:
     instances = parts.instances(node)
     assert len(instances) == 2
 
-    with booted_anew(node) as boot:
+    with booted_again(node) as boot:
         node.power_off()
         assert not deploy.cdi_files(node)
         node.power_on()

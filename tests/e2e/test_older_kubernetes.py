@@ -143,7 +143,7 @@ def test_a_gang_starts_whole_without_the_barrier(older: Cluster) -> None:
     eventually("every GPU is free again", lambda: not owners(older))
 
 
-def test_a_gang_of_which_half_is_bound_for_long_is_suspended_and_starts_anew_as_a_whole(older: Cluster) -> None:
+def test_a_gang_of_which_half_is_bound_for_long_is_suspended_and_starts_again_as_a_whole(older: Cluster) -> None:
     """Each of its pods needs a node, and on one of the two nodes the anti-affinity of another pod keeps it away."""
     older.kubectl("create", "namespace", "t-half")
     namespace = Namespace(older, "t-half")
@@ -151,7 +151,7 @@ def test_a_gang_of_which_half_is_bound_for_long_is_suspended_and_starts_anew_as_
         namespace.apply(gangs.shunning(pod("holder", node="node-b")))
         namespace.wait_running("holder")
         job = gangs.job("train", pods=2, gpus=5)
-        gangs.shunned(job["spec"]["template"])
+        gangs.avoided(job["spec"]["template"])
         namespace.apply(job)
         before = gangs.pods_of(namespace, "train", 2)
         eventually("one of them is bound", lambda: sum(map(is_bound, namespace.list("pods"))) == 2)

@@ -49,7 +49,7 @@ def test_a_claim_of_a_part_says_all_that_it_takes(
     assert "would take a whole GPU" in done.stderr
 
 
-def test_a_claim_that_asks_for_nothing_is_nobodys_business(namespace: Namespace) -> None:
+def test_a_claim_that_asks_for_nothing_is_ignored(namespace: Namespace) -> None:
     empty = claim("gpu.topology", None) | {"spec": {}}
     namespace.apply(empty)
 

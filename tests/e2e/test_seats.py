@@ -177,7 +177,7 @@ def test_a_place_that_is_given_back_is_anothers(namespace: Namespace) -> None:
 
 
 @pytest.mark.usefixtures("seat")
-def test_the_slice_belongs_to_the_charts_class_and_is_made_anew(driver: Cluster) -> None:
+def test_the_slice_belongs_to_the_charts_class_and_is_made_again(driver: Cluster) -> None:
     before = published(driver)
     assert before is not None
     assert before["spec"] == gang_barrier_device.resource_slice()["spec"]

@@ -88,7 +88,7 @@ def test_who_has_had_less_is_first_and_the_next_leader_knows_it(teams: dict[str,
     had.delete("first")
 
 
-def test_a_cap_parks_its_own_and_nobody_else(teams: dict[str, Namespace]) -> None:
+def test_a_cap_parks_only_its_own(teams: dict[str, Namespace]) -> None:
     capped, free = teams["capped"], teams["free"]
     capped.apply(pod("within", gpus=3, words={names.POLICY: "best-effort"}, node="node-a"))
     capped.wait_running("within")

@@ -55,7 +55,7 @@ def rules(text: str, machine: Machine | None = None) -> list[str]:
     return [finding.rule for finding in nccl.check(text, machine=machine)]
 
 
-BESIDE_A_MACHINE = {"lacks-gpu", "not-sys", "numa-lacks"}
+NEXT_TO_A_MACHINE = {"lacks-gpu", "not-sys", "numa-lacks"}
 
 
 def machine_of(text: str, change: Callable[[Machine], Machine] = lambda machine: machine) -> Machine:

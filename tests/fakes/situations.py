@@ -464,7 +464,7 @@ def impossible(site: Site) -> Iterator[None]:
     site.has(node, free=8)
 
 
-def beside_nvidias_driver(site: Site) -> Iterator[None]:
+def next_to_nvidias_driver(site: Site) -> Iterator[None]:
     """Another driver hands out the GPUs, and this one chooses them; the cluster is an ``AddOnCluster``."""
     node = site.node()
     site.pod("holder", 6)
@@ -474,4 +474,4 @@ def beside_nvidias_driver(site: Site) -> Iterator[None]:
     yield
 
 
-ADD_ON: Final[dict[str, Situation]] = {"beside-nvidias-driver": beside_nvidias_driver}
+ADD_ON: Final[dict[str, Situation]] = {"next-to-nvidias-driver": next_to_nvidias_driver}

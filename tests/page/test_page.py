@@ -215,7 +215,7 @@ async def test_an_opened_node_shows_its_matrix_and_follows_it(cluster: GpuCluste
         await expect(page.locator("#detail-title")).to_have_text("n1: 8 x Tesla V100-SXM2-32GB, 1 free")
 
 
-async def test_whatever_anybody_writes_is_text(cluster: GpuCluster, opens: Opens) -> None:
+async def test_anything_that_is_written_is_text(cluster: GpuCluster, opens: Opens) -> None:
     cluster.node("n1", "dgx1-v100", labels={ZONE: EVIL})
     long = "x" * 10_000
     cluster.rival(EVIL, "n2", [0])
@@ -373,7 +373,7 @@ def _bright(colour: str) -> float:
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
 
 
-async def test_a_page_whose_server_was_started_anew_begins_anew(cluster: GpuCluster, opens: Opens) -> None:
+async def test_a_page_whose_server_was_started_again_begins_again(cluster: GpuCluster, opens: Opens) -> None:
     with kept_port() as port:
         async with served(cluster.store) as first:
             async with serving(first.api, port=port) as made:
@@ -401,7 +401,7 @@ LOOKS = """(hidden) => {
 }"""
 
 
-async def test_a_tab_that_nobody_looks_at_holds_no_connection(
+async def test_a_hidden_tab_holds_no_connection(
     cluster: GpuCluster, opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_server, "BEAT_S", 0.05)  # a connection that was closed is noticed when something is said

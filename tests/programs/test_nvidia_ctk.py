@@ -104,7 +104,7 @@ def test_parts_of_gpus_have_libraries_where_no_gpu_is_whole_and_no_instance_is_t
 
 
 @versions
-def test_gpus_are_whole_beside_one_with_an_instance(version: str | None, tmp_path: Path) -> None:
+def test_gpus_are_whole_next_to_one_with_an_instance(version: str | None, tmp_path: Path) -> None:
     profile = MigProfile(id=19, name="1g.10gb", compute=1, memory_mib=9856, most=7, starts=tuple(range(7)), size=1)
     device = MigDevice(0, "MIG-00000000-0000-0000-0000-000000000001", 7, 0, profile.name, profile.memory_mib, 19, 0)
     first = msgspec.structs.replace(WHOLE.gpus[0], mig=(device,), profiles=(profile,))

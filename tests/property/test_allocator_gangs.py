@@ -242,8 +242,8 @@ def test_lost_members_come_back_and_the_others_stay(
         cpus[sorted(fleet.nodes).index(pod.node), 0] -= by_index[index].needs[0]
     again = place_gang(fleet, request, amounts=cpus, fixed=fixed, home=home)
     assert again.pods == before.pods
-    ill = data.draw(st.sampled_from(sorted(fleet.nodes)))
-    fleet.set_free(ill, [])
+    failed = data.draw(st.sampled_from(sorted(fleet.nodes)))
+    fleet.set_free(failed, [])
     try:
         again = place_gang(fleet, request, amounts=cpus, fixed=fixed, home=home)
     except NoPlaceError:

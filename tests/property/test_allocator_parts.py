@@ -207,11 +207,11 @@ def test_there_is_a_place_exactly_when_brute_force_finds_one_and_it_opens_no_gpu
                 books.whole[node] -= gpus
                 books.tell(books.fleet, node)
             continue
-        anew = Fleet()
+        fleet_again = Fleet()
         for node in reversed(NODES):  # the same facts, told otherwise
-            anew.set_node(node, books.machines[node], [])
-            books.tell(anew, node)
-            anew.set_offer(node, offers[node])
+            fleet_again.set_node(node, books.machines[node], [])
+            books.tell(fleet_again, node)
+            fleet_again.set_offer(node, offers[node])
         try:
             choice = books.fleet.rank(step)[0]
         except NoPlaceError:
@@ -220,7 +220,7 @@ def test_there_is_a_place_exactly_when_brute_force_finds_one_and_it_opens_no_gpu
             else:
                 assert not any(next(books.options(node, step), None) for node in NODES)
             continue
-        assert anew.rank(step)[0] == choice
+        assert fleet_again.rank(step)[0] == choice
         assert choice.node in [other.node for other in books.fleet.rank(step, eligible=[choice.node])]
         if isinstance(step, Whole):
             assert set(choice.gpus) <= books.empty(choice.node) - offers[choice.node].parts_only

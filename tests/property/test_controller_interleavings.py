@@ -49,23 +49,23 @@ def test_every_invariant_holds_in_every_story(group: int) -> None:
 
 @pytest.mark.parametrize("seed", sampled(range(FEW), fast=1))
 @pytest.mark.parametrize("campaign", [*DRAWN, *BY_TENANTS])
-def test_every_invariant_holds_whatever_somebody_goes_on_doing(campaign: str, seed: int) -> None:
+def test_every_invariant_holds_during_endless_disturbance(campaign: str, seed: int) -> None:
     assert run(seed, campaigns=[campaign]).violation is None
 
 
 @pytest.mark.parametrize("seed", sampled(range(FEW), fast=1))
-def test_nobody_is_ended_for_another_without_a_promise_nor_twice(seed: int) -> None:
+def test_no_pod_is_ended_for_another_without_a_promise_nor_twice(seed: int) -> None:
     assert run(seed, campaigns=["preempting"]).violation is None
 
 
 @pytest.mark.parametrize("seed", sampled(range(FEW), fast=1))
-def test_who_can_preempt_is_served_in_time_whatever_makes_it_hard(seed: int) -> None:
+def test_who_can_preempt_is_served_in_time_against_all_obstacles(seed: int) -> None:
     assert run(seed, campaigns=["adversaries"]).violation is None
 
 
 @pytest.mark.parametrize("campaign", ["idle", "idle_gangs"])
 @pytest.mark.parametrize("seed", sampled(range(FEW), fast=1))
-def test_nobody_is_ended_for_being_idle_but_whom_it_was_said_of_in_time(seed: int, campaign: str) -> None:
+def test_no_pod_is_ended_for_being_idle_unless_told_in_time(seed: int, campaign: str) -> None:
     assert run(seed, campaigns=[campaign]).violation is None
 
 

@@ -109,7 +109,7 @@ def test_any_text_of_a_word_is_noted_and_read_again_or_refused(key: str, text: s
 @pytest.mark.parametrize("kind", sorted(gang_size_of_owner.OBJECTS))
 @given(spec=JSON)
 @example(spec={"\ud800": 1})
-def test_whatever_stands_in_an_object_says_why_it_is_never_a_gang_or_nothing(kind: str, spec: Any) -> None:
+def test_any_object_says_why_it_is_never_a_gang_or_nothing(kind: str, spec: Any) -> None:
     assert gang_size_of_owner.why_never(kind, spec).isprintable()
     _is_size(Owner(api_version="x/v1", kind=kind, name="train", role="worker"), {"metadata": {}, "spec": spec})
 

@@ -136,7 +136,7 @@ def test_what_is_written_is_what_claims_held(steps: list[tuple[str, int]]) -> No
 
 @given(_STEPS)
 @settings(max_examples=examples(60), deadline=None)
-def test_no_second_counts_twice_whatever_the_clock_does(steps: list[tuple[str, int]]) -> None:
+def test_no_second_counts_twice_with_any_clock(steps: list[tuple[str, int]]) -> None:
     story = run(steps)
     leaps = sum(max(how, 0) for what, how in steps if what == "step") * _MINUTE
     for claim, seconds in by_claim(story).items():
@@ -146,7 +146,7 @@ def test_no_second_counts_twice_whatever_the_clock_does(steps: list[tuple[str, i
 
 @given(_STEPS)
 @settings(max_examples=examples(60), deadline=None)
-def test_what_is_known_beside_is_no_more_than_what_was_held(steps: list[tuple[str, int]]) -> None:
+def test_idle_time_and_time_of_pods_are_no_more_than_what_was_held(steps: list[tuple[str, int]]) -> None:
     kept = usage_config_maps.read(run(steps).made[0])
     for hour, detail in kept.details.items():
         rows = kept.hours[hour]

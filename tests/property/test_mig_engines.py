@@ -172,7 +172,7 @@ def test_next_to_all_media_engines_only_instances_without_any_fit(told: bool) ->
     assert ("1g.24gb+gfx", "2g.48gb") in together
 
 
-def test_an_a30_has_one_instance_with_media_engines_of_whatever_size() -> None:
+def test_an_a30_has_one_instance_with_media_engines_of_any_size() -> None:
     profiles = simulated_mig_profiles.profiles("NVIDIA A30")
     by_name = {profile.name: profile for profile in profiles}
     small, large, plain = by_name["1g.6gb+me"], by_name["2g.12gb+me"], by_name["2g.12gb"]

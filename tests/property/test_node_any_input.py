@@ -71,7 +71,7 @@ def test_any_record_of_the_kernels_log_is_taken_or_passed_over(record: bytes) ->
 @given(seed=st.integers(0, 1 << 30), json=st.booleans())
 @example(seed=7349053, json=False)  # a node named nvidia4 that is not below /dev
 @settings(max_examples=examples(300), deadline=None)
-def test_any_specification_names_gpus_as_they_are_or_is_none(seed: int, json: bool) -> None:
+def test_any_specification_names_gpus_as_they_are_or_is_refused(seed: int, json: bool) -> None:
     whole = machine()
     try:
         found = Specification("x", damaged(TEXT, seed), json=json, host_root=Path("/"), on_paper=True)

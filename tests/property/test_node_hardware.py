@@ -223,7 +223,7 @@ CODES = st.sampled_from((2, 3, 4, 13, 15, 16, 25, 999))
 @pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(servers(), st.data())
-def test_what_fails_costs_nobody_else(machine: Machine, data: st.DataObject) -> None:
+def test_what_fails_costs_no_other(machine: Machine, data: st.DataObject) -> None:
     def use(server: Server) -> None:
         # The engines of a profile are no query of their own.
         about = sorted(key for key in server.table if key.count(" ") >= 1 and not key.startswith("profile engines "))
@@ -271,7 +271,7 @@ NONSENSE = st.one_of(
 @pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(servers(), st.data())
-def test_what_is_nonsense_costs_nobody_else(machine: Machine, data: st.DataObject) -> None:
+def test_what_is_nonsense_costs_no_other(machine: Machine, data: st.DataObject) -> None:
     def use(server: Server) -> None:
         victim = data.draw(st.sampled_from(machine.gpus)).index
         about = sorted(key for key in server.table if key.split()[1:] and key.split()[1].split("/")[0] == str(victim))

@@ -67,10 +67,10 @@ def hurt(file: Path, damage: bytes | str) -> None:
 def test_damage_of_one_card_changes_nothing_of_others(tree: NicTree, damages: dict[str, bytes | str]) -> None:
     layer = "Ethernet" if (tree.port(0) / "gids").exists() else "InfiniBand"
     tree.card(HURT, layer=layer, port=PORT)
-    nics, ill = said(tree)
-    assert [one.kind for one in ill] == ["down"]
+    nics, found = said(tree)
+    assert [one.kind for one in found] == ["down"]
     for name, damage in damages.items():
         file = tree.device(HURT) / f"infiniband/mlx5_{HURT}" / name
         if file.parent.exists():
             hurt(file, damage)
-    assert said(tree) == (nics, ill)
+    assert said(tree) == (nics, found)

@@ -72,7 +72,7 @@ def test_from_an_empty_gpu_all_that_can_be_placed_is(profiles: tuple[MigProfile,
 
 
 @EACH
-def test_whatever_fits_by_counts_finds_placements_on_an_empty_gpu(profiles: tuple[MigProfile, ...]) -> None:
+def test_what_fits_by_counts_finds_placements_on_an_empty_gpu(profiles: tuple[MigProfile, ...]) -> None:
     plain = [wanted for wanted in multisets(profiles) if all(map(is_plain, wanted))]
     assert all(pack(profiles, Room(), wanted) is not None for wanted in plain)
     assert len(plain) > 8

@@ -95,7 +95,7 @@ def planned(
 
 
 @pytest.mark.parametrize("seed", sampled(range(40)))
-async def test_for_a_gang_those_end_without_whom_it_has_places_and_nobody_of_needless_priority(seed: int) -> None:
+async def test_for_a_gang_those_end_without_whom_it_has_places_and_no_pod_of_needless_priority(seed: int) -> None:
     rng = random.Random(seed)
     cluster = await crowded(rng, [rng.choice(PROFILES) for _ in range(3)], most=16)
     cpu, gpus = rng.choice(("0", "2")), rng.choice((2, 4))

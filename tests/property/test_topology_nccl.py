@@ -26,7 +26,7 @@ def known(path: PathType, a: int | None, b: int | None) -> PathType:
 
 
 @given(machines(), st.booleans())
-def test_whatever_is_written_has_no_fault(machine: Machine, tree: bool) -> None:
+def test_everything_written_has_no_fault(machine: Machine, tree: bool) -> None:
     machine = writable(machine, tree=tree)
     text = nccl.write(machine)
     found = nccl.check(text, machine=machine)

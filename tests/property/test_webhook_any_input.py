@@ -65,7 +65,7 @@ def answered(request: review.Request, path: str) -> dict[str, Any]:
 
 
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_body_is_a_review_or_is_none(sent: bytes) -> None:
+def test_any_body_is_a_review_or_is_refused(sent: bytes) -> None:
     try:
         review.decode(sent)
     except review.ReviewError as error:

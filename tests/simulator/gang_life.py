@@ -125,9 +125,9 @@ class GangLife:
         before = event.old.get("status", {}).get("phase")
         if lost and before not in ("Succeeded", "Failed"):
             index = self._index[event.key]
-            self._world.loop.call_later(self._rng.choice((0.1, 1.0, 8.0)), self._anew, gang, index)
+            self._world.loop.call_later(self._rng.choice((0.1, 1.0, 8.0)), self._create_again, gang, index)
 
-    def _anew(self, gang: Gang, index: int) -> None:
+    def _create_again(self, gang: Gang, index: int) -> None:
         found = (self._world.pod(key) for key in gang.pods if self._index[key] == index)
         there = any(pod is not None and pod.get("status", {}).get("phase") != "Failed" for pod in found)
         if not there and self._world.loop.now < self._world.plan.until + 30:  # when all is taken away nothing comes

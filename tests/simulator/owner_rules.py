@@ -18,7 +18,7 @@ from tests.simulator.world import World
 APART_S: Final = 58.9  # between two suspensions: a minute, and the record says whole seconds
 EMPTY_S: Final = 45.0  # a new leader looks for what is suspended, and 30 s later again where it was not told of all
 LONGEST_S: Final = 165.0  # two minutes although pods remain, and the same
-ANEW_S: Final = 25.0
+RESTART_S: Final = 25.0
 
 
 class OwnerRules:
@@ -57,7 +57,9 @@ class OwnerRules:
         for gang in {id(gang): gang for gang in self._world.gangs.values()}.values():
             job_of = self._world.server.find(JOBS, gang.key[1], gang.key[0]) if gang.owner == JOBS.kind else None
             if job_of is not None and gang.restarts and self._lost(gang, job_of):
-                yield State("a gang that lost a pod starts anew", gang.key, ANEW_S, f"{gang.key} lost a pod", gang.key)
+                yield State(
+                    "a gang that lost a pod starts anew", gang.key, RESTART_S, f"{gang.key} lost a pod", gang.key
+                )
 
     def _lost(self, gang: Gang, job: Object) -> bool:
         """Return whether a gang runs in part, a pod came since, and nothing keeps its Job from being suspended."""

@@ -1,10 +1,10 @@
-"""Numbers with their nouns."""
+"""Numbers with their nouns, and the first of many names."""
 
 from __future__ import annotations
 
 import pytest
 
-from dradriver.counted import counted
+from dradriver.counted import counted, first_of
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,17 @@ def test_one_is_one(number: float, said: str) -> None:
 
 def test_a_noun_can_have_another_plural() -> None:
     assert [counted(number, "agent is", "agents are") for number in (1, 2)] == ["1 agent is", "2 agents are"]
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["a", "b"], "a, b"),
+        (["a", "b", "c"], "a, b and 1 more"),
+        (list("abcde"), "a, b and 3 more"),
+    ],
+)
+def test_the_first_names_and_the_number_of_the_others(names: list[str], text: str) -> None:
+    assert first_of(names, 2) == text

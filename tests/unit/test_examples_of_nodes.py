@@ -66,7 +66,7 @@ async def test_the_spot_job_goes_to_a_spot_node() -> None:
 
 
 @pytest.mark.parametrize("how", ["annotation", "taint"])
-async def test_only_who_has_ended_by_then_goes_to_a_node_that_goes(how: str) -> None:
+async def test_only_a_pod_that_has_ended_before_goes_to_a_node_that_goes(how: str) -> None:
     cluster = GpuCluster()
     at = time.time() + 3600
     moment = datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -18,7 +18,7 @@ def test_a_machine_and_its_own_text_agree(name: str, tmp_path: Path) -> None:
     assert differences(Server(name, tmp_path).read().machine, topo_m.read(text)) == []
 
 
-def test_whatever_differs_is_said() -> None:
+def test_every_difference_is_said() -> None:
     machine = profiles.load("dgx1-v100")
     text = topo_m.write(machine)
     rows = text.splitlines()

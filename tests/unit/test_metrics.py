@@ -52,7 +52,7 @@ def test_what_is_against_the_convention_is_told_with_the_cure(metric: Metric, sa
 
 
 @pytest.mark.parametrize("seen", [[], ["a", "b"]])
-def test_a_label_that_nobody_bounds_is_found(seen: list[str]) -> None:
+def test_a_label_without_bounds_is_found(seen: list[str]) -> None:
     loose = Counter("gpu_topology_test_loose_total", "A.", ["name"])
     for name in seen:
         loose.labels(name)

@@ -38,7 +38,8 @@ from tests.paths import REPO
 from tests.unit.documented import said
 
 DOCUMENT: Final = (REPO / "docs" / "runbooks" / "troubleshooting.md").read_text()
-SOURCES: Final = {path: path.read_text() for path in (REPO / "dradriver").rglob("*.py") if "protos" not in path.parts}
+MODULES: Final = [path.relative_to(REPO) for path in (REPO / "dradriver").rglob("*.py")]
+SOURCES: Final = {path: (REPO / path).read_text() for path in MODULES if "protos" not in path.parts}
 REASONS: Final = [*message_cures.REASONS, *message_cures.GANG_REASONS]
 SHARED: Final = Mode(shared="time-slicing")
 
@@ -63,7 +64,7 @@ async def _without_its_volume(cluster: GpuCluster) -> None:
     cluster.pod("p", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
 
 
-def _beside_nics(cluster: GpuCluster, *, classes: bool = True, **devices: Any) -> None:
+def _next_to_nics(cluster: GpuCluster, *, classes: bool = True, **devices: Any) -> None:
     cluster.node("a", "hgx-h100")
     if classes:
         cluster.put(DEVICE_CLASSES, nics.device_class())
@@ -78,23 +79,23 @@ def _beside_nics(cluster: GpuCluster, *, classes: bool = True, **devices: Any) -
 
 @says("no eligible node has enough free NICs")
 async def _no_nics(cluster: GpuCluster) -> None:
-    _beside_nics(cluster)
+    _next_to_nics(cluster)
 
 
 @says("Remove this constraint from the template")
 async def _no_common_root(cluster: GpuCluster) -> None:
-    _beside_nics(cluster, constraints=[{"matchAttribute": names.PCIE_ROOT}])
+    _next_to_nics(cluster, constraints=[{"matchAttribute": names.PCIE_ROOT}])
     cluster.put(RESOURCE_SLICES, nics.published("a", nics.of_machine(cluster.machines["a"])))
 
 
 @says("Waiting for DeviceClass")
 async def _no_class_of_nics(cluster: GpuCluster) -> None:
-    _beside_nics(cluster, classes=False)
+    _next_to_nics(cluster, classes=False)
 
 
 @says("Waiting until the slices of drivers")
 async def _nics_not_read(cluster: GpuCluster) -> None:
-    _beside_nics(cluster)
+    _next_to_nics(cluster)
     cluster.nics_are_read = False
 
 
@@ -265,12 +266,12 @@ async def _in_a_group(cluster: GpuCluster, reason: str, message: str) -> None:
 
 
 @says("The scheduler tries no pod of PodGroup")
-async def _beside_a_gated_one(cluster: GpuCluster) -> None:
+async def _next_to_a_gated_one(cluster: GpuCluster) -> None:
     await _in_a_group(cluster, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
 
 
 @says("The scheduler finds no room for another pod of PodGroup")
-async def _beside_a_refused_one(cluster: GpuCluster) -> None:
+async def _next_to_a_refused_one(cluster: GpuCluster) -> None:
     await _in_a_group(cluster, "Unschedulable", "minCount (2) cannot be satisfied: 0 scheduled, 1 remaining")
 
 
@@ -336,7 +337,7 @@ async def _other_set(cluster: GpuCluster) -> None:
 
 
 @says("which cannot run this pod")
-async def _no_room_beside(cluster: GpuCluster) -> None:
+async def _no_room_next_to_it(cluster: GpuCluster) -> None:
     await _a_set_in_use(cluster)
     _sharing(cluster, "p", requests={"cpu": "65"})
 
@@ -449,7 +450,7 @@ async def _with_an_unread_owner(cluster: GpuCluster) -> None:
 
 
 @says("It is not known which pods belong to the gang")
-async def _of_nobodys_making(cluster: GpuCluster) -> None:
+async def _of_no_known_maker(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p", 8, wishes={"gang": "auto"})
 
@@ -492,7 +493,7 @@ async def _near_nothing_that_is_known(cluster: GpuCluster) -> None:
 
 
 @says("there is no place now for")
-async def _without_a_place_beside_the_others(cluster: GpuCluster) -> None:
+async def _without_a_place_next_to_the_others(cluster: GpuCluster) -> None:
     for name in "ab":
         cluster.node(name)
     _gang(cluster, "p", "q")

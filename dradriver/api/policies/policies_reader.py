@@ -11,7 +11,7 @@ from dradriver.allocator.request import Strategy
 from dradriver.allocator.set_policies import LINKED, POLICIES
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.policies import partitions
+from dradriver.api.policies import all_errors, partitions
 from dradriver.api.policies.policy_sections import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections
 from dradriver.api.policies.tenant_policies import RESERVED_TENANT, Tenant
 from dradriver.api.policies.workload_words import LATER, WORDS
@@ -87,8 +87,6 @@ _FORM: Final = yamltext.Form(
     start="",
     whole="policies file",
 )
-_MOST_ERRORS: Final = 50  # that are looked for: each costs a conversion of the file
-_NAMES_OF: Final = {"workloads": "policies", "queue": "tenants"}  # the section whose names a section uses
 _NULLS: Final = ("null", "Null", "NULL", "~")  # not an empty text: it can also be quoted, which is no null
 _SAID: Final = re.compile(re.escape(names.PREFIX) + r"[a-z-]+: ")
 
@@ -116,13 +114,15 @@ def read(text: bytes, *, source: str) -> Policies:
     _restore_off(document.data)
     _remove_nulls(document.data)
     _sort_tenants(document.data)
-    sections, problems, left_out = _convert(document)
+    sections, problems, left_out = all_errors.convert(document)
 
     # 2. What types cannot express: fields that do not go together. ``document`` knows the line of each place.
     problems += [
-        document.problem(misfit.place, misfit.says) for misfit in _check_sections(sections) if misfit.counts(left_out)
+        document.problem(misfit.place, misfit.says)
+        for misfit in (() if sections is None else _check_sections(sections))
+        if all_errors.counts(misfit.place, left_out)
     ]
-    if problems:
+    if sections is None or problems:
         raise PoliciesError(*sorted(problems, key=lambda problem: problem.line))
 
     # 3. The digest by which processes say in metrics which policies they use.
@@ -155,68 +155,6 @@ class _PlacedError(NamedTuple):
 
     place: str
     says: str
-
-    def counts(self, left_out: Sequence[str]) -> bool:
-        """Return whether to report this error although some places of the file were left out.
-
-        Places with other errors were left out before the check. The result is False if the error is in such a place, or
-        may only follow from the omission.
-        """
-        section = self.place.partition(".")[0]
-        return _NAMES_OF.get(section) not in left_out and not any(_is_in(self.place, place) for place in left_out)
-
-
-def _is_in(place: str, outer: str) -> bool:
-    """Return whether a place in the file is the place ``outer`` or a part of it."""
-    return place == outer or place.startswith((f"{outer}.", f"{outer}["))
-
-
-def _convert(document: yamltext.Text) -> tuple[Sections, list[Problem], list[str]]:
-    """Return a file's sections, its errors, and the places left out for these errors.
-
-    The conversion ends at the first error. So the place of the error is left out, and the conversion is tried again.
-
-    Raises:
-        PoliciesError: The file as a whole has another form, or more than ``_MOST_ERRORS`` errors.
-    """
-    problems: list[Problem] = []
-    left_out: list[str] = []
-    while True:
-        try:
-            return document.convert(Sections), problems, left_out
-        except PoliciesError as error:
-            (problem,) = error.problems
-            assert isinstance(problem, Problem)  # ``convert`` makes no other
-            problems.append(problem)
-            place = _leave_out(document.data, problem.place)
-            if place is None or len(problems) == _MOST_ERRORS:
-                raise PoliciesError(*sorted(problems, key=lambda each: each.line)) from None
-            left_out.append(place)
-
-
-def _leave_out(data: object, place: str) -> str | None:
-    """Empty the rule, policy or tenant at a place, or remove the section; return the place of what was left out.
-
-    None if there is no such section. The file's data is changed in place.
-    """
-    if not isinstance(data, dict):
-        return None
-    section: str | None = next((key for key in data if _is_in(place, key)), None)
-    if section is None:
-        return None
-    entries = data[section]
-    if section in ("policies", "tenants") and isinstance(entries, dict):
-        name = next((name for name in entries if _is_in(place, f"{section}.{name}")), None)
-        if name is not None:
-            entries[name] = {}
-            return f"{section}.{name}"
-    if section == "gpus" and isinstance(entries, list):
-        number = next((i for i in range(len(entries)) if _is_in(place, f"{section}[{i}]")), None)
-        if number is not None:
-            entries[number] = {}
-            return f"{section}[{number}]"
-    del data[section]
-    return section
 
 
 def _remove_nulls(data: object) -> None:

@@ -13,6 +13,7 @@ from dradriver.allocator.set_policies import POLICIES
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.vocabulary.values import MOST_GPUS, STRATEGIES
+from dradriver.counted import first_of
 from dradriver.yamltext.value_hints import hint
 
 # What a value is not, and what to write instead; after "<key>: <value> is not".
@@ -93,10 +94,10 @@ def no_policy(key: str, text: str, named: Iterable[str] = ()) -> WordError:
             f"best-effort,{text.strip()}."
         )
     names = list(dict.fromkeys((*POLICIES, *named)))
-    shown_names = names if len(names) <= MOST_SHOWN else [*names[:MOST_SHOWN], f"{len(names) - MOST_SHOWN} more"]
+    shown_names = first_of(names, MOST_SHOWN)
     return WordError(
         f"{key}: {shown(text)} is not a known policy{hint(text.partition(',')[0].strip(), names)}. Write one of: "
-        f"{', '.join(shown_names)}. A comma and a strategy ({', '.join(Strategy)}) can follow."
+        f"{shown_names}. A comma and a strategy ({', '.join(Strategy)}) can follow."
     )
 
 

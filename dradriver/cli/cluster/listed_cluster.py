@@ -82,6 +82,7 @@ class Scene:
         tenants: The tenants, with their past usage if it could be read.
         caps: The caps of the tenants, with the GPUs that count towards them.
         limits: Caps, reservations and all other limits that keep GPUs from workloads.
+        owners: Reads the objects that own pods of gangs, such as Jobs. The controller has such a reader, too.
         is_empty: Whether no slice with GPUs is published. Then no place can be searched, and ``unread`` says so.
     """
 
@@ -109,6 +110,10 @@ class Scene:
         self.policies = policies
         self.own = own or Own()
         self.tenants = self.own.tenants(policies, {})
+        self.owners = OwnerReader(
+            client, OwnerKinds(client), waits=lambda _: True, touch=lambda _: None, may_not=_you_may_not
+        )
+        self._groups_read: set[str] = set()  # namespaces for which ``read_groups`` was called
         self._filled: set[str] = set()  # nodes whose other pods were read
         self._foreign: set[Key] = set()  # others' pods that the picture has
         self._records: dict[tuple[str, Key], Any] = {}  # by kind and key what the picture has
@@ -340,14 +345,14 @@ class Scene:
         lacking = next((place for place in places if isinstance(place, volumes.Unbound)), None)
         return volumes.together(places) if lacking is None else lacking
 
-    def owners(self) -> OwnerReader:
-        """Return a reader of the objects that own gang pods, such as Jobs; the controller has such a reader, too."""
-        return OwnerReader(
-            self._client, OwnerKinds(self._client), waits=lambda _: True, touch=lambda _: None, may_not=_you_may_not
-        )
-
     async def read_groups(self, namespace: str) -> None:
-        """Add to the listed cluster the pods without GPUs that belong to PodGroups of a namespace."""
+        """Add to the listed cluster the pods without GPUs that belong to PodGroups of a namespace.
+
+        A namespace is read once.
+        """
+        if namespace in self._groups_read:
+            return
+        self._groups_read.add(namespace)
         for pod in await self._lists.of(PODS, pod_records.read, namespace=namespace):
             if isinstance(pod, pod_records.Grouped):
                 self.picture.gangs.other_changed((pod.namespace, pod.name), pod.group)

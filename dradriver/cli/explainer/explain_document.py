@@ -217,13 +217,17 @@ def _static(made_by: Static) -> Table:
 
 
 def _free(free: Free) -> tuple[Block, ...]:
-    of_nodes = f"{free.eligible} of {counted(free.nodes, 'node')} with GPUs would take the pod"
-    many = f"{of_nodes}; {counted(free.gpus, 'of their GPUs is', 'of their GPUs are')} free"
+    fit = "fits" if free.eligible == 1 else "fit"
+    nodes = f"{free.eligible} of {counted(free.nodes, 'node')} with GPUs"
+    texts = [f"{nodes} {fit} the pod's node selector, affinity, tolerations and resources."]
+    if free.eligible:
+        texts.append(f"{free.could_have} of them could have {free.requested_set} if all GPUs were free.")
+        texts.append(f"On nodes that fit, {counted(free.gpus, 'suitable GPU is', 'suitable GPUs are')} free.")
     rows = tuple(
         words(room.node, f"{room.gpus} x {room.product}", numbers(room.free), str(room.largest)) for room in free.best
     )
     columns = (Column("node"), Column("GPUs"), Column("free"), Column("largest matching set", number=True))
-    return Notes(lines=(Cell(many),)), Table(columns=columns, rows=rows)
+    return Notes(lines=tuple(map(Cell, texts))), Table(columns=columns, rows=rows)
 
 
 def _helps(helps: Sequence[Help], *, free: str) -> Table:

@@ -47,8 +47,7 @@ class GangWorkload(Workload):
             step = self._step_at(GATHER_S)
         if not isinstance(step, Place):
             return self._doing(step)
-        self.pending.whole(step.least)
-        self.pending.wanting, self.pending.least = frozenset(step.members), step.least
+        self.pending.want(step.members, step.least)
         return None
 
     def _step_at(self, now: float) -> Step:

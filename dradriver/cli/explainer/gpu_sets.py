@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from dradriver.allocator.choice import fallback_criteria
+from dradriver.allocator.choice import fallback_criteria, phrases
+from dradriver.allocator.fleet.fleet_refusals import could_have
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Whole
 from dradriver.allocator.sets.masks import positions_of
@@ -46,12 +47,13 @@ def free(scene: Scene, request: Whole, fit: Bools, namespace: str) -> Free:
     """
     # A room: a node with its free GPUs. Nodes with machines that are alike are a group, compared as arrays.
     rooms: list[Room] = []
-    gpus = eligible = nodes = 0
+    gpus = eligible = able = nodes = 0
     criteria = fallback_criteria.required(request)
     for group in scene.picture.fleets.of(namespace).groups:
         nodes += len(group.names)
         slots = np.flatnonzero(group.at_rows(fit))
         eligible += len(slots)
+        able += len(slots) if could_have(group, request) else 0
         masks = group.free_masks()[slots].astype(np.int64) & group.suitable(request)
         gpus += int(np.bitwise_count(masks).sum())
         # The size of the largest free set that meets the request, by node.
@@ -66,7 +68,10 @@ def free(scene: Scene, request: Whole, fit: Bools, namespace: str) -> Free:
             if masks[index]
         ]
     rooms.sort(key=lambda room: (-room.largest, -len(room.free), natural(room.node)))
-    return Free(nodes=nodes, eligible=eligible, gpus=gpus, best=tuple(rooms[:SHOWN]))
+    return Free(
+        nodes=nodes, eligible=eligible, could_have=able, requested_set=plain(phrases.wanted(request)), gpus=gpus,
+        best=tuple(rooms[:SHOWN]),
+    )  # fmt: skip
 
 
 def _room(group: NodeGroup, node: str, mask: int, largest: int) -> Room:

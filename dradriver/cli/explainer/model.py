@@ -78,13 +78,17 @@ class Free(_Fact, frozen=True):
 
     Attributes:
         nodes: Number of nodes with GPUs.
-        eligible: Number of these nodes that can take the pod, not counting whether their GPUs are free.
+        eligible: Number of these nodes that fit the pod, not counting GPUs.
+        could_have: Number of the eligible nodes that would have the requested set if all their GPUs were free.
+        requested_set: The requested set in words.
         gpus: Number of free GPUs on the eligible nodes that match the request.
         best: The nodes with the largest free sets.
     """
 
     nodes: int
     eligible: int
+    could_have: int
+    requested_set: str
     gpus: int
     best: tuple[Room, ...]
 

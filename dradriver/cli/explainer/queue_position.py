@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -13,7 +14,8 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
-from dradriver.api.gangs.gang_annotations import Gang
+from dradriver.api.gangs.gang_annotations import Gang, Size
+from dradriver.api.gangs.gang_owners import Alone
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import policies_in_force, workload_names
 from dradriver.cli.cluster.largest_gangs import stand
@@ -22,6 +24,7 @@ from dradriver.cli.cluster.tenant_usage import Own
 from dradriver.cli.explainer.model import Turn
 from dradriver.cluster.pods.gang_pods import Membership
 from dradriver.controller.steps.actions import Place
+from dradriver.controller.steps.gang_sizes import done_of, is_of_group, size_of
 from dradriver.controller.steps.observe import observe
 from dradriver.controller.steps.step import step
 from dradriver.kube.client import Client
@@ -32,11 +35,13 @@ from dradriver.queue.namespace_tenants import ALL
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import Kind
 from dradriver.queue.queue_order import Standing, line
+from dradriver.reason import Reason
 from dradriver.view.output import warn
 from dradriver.view.terminal_text import plain
 
 _BEFORE: Final = 3
 _MOST_READ: Final = 64  # pods whose volumes are looked for, each by a few reads
+_MOST_OWNERS: Final = 512  # gangs whose owner is read, each by one read
 
 
 def position(scene: Scene, workload: PendingWorkload) -> Turn:
@@ -62,16 +67,18 @@ def position(scene: Scene, workload: PendingWorkload) -> Turn:
 
 
 async def read_what_pods_name(scene: Scene, workload: PendingWorkload | None = None) -> None:
-    """Read the templates and volumes that waiting pods name.
+    """Read the owners, templates and volumes that waiting pods name.
 
-    The templates and volumes determine what a pod requests, and whether it may start. The controller knows them for all
-    waiting pods. Here, if many pods wait, only the volumes of the first ones are read. Nothing is read twice.
+    These objects determine how many pods a gang needs, what a pod requests, and whether it may start. The controller
+    knows them for all waiting pods. Here, if many pods wait, only the first owners and volumes are read. Nothing is
+    read twice.
 
     Args:
         scene: The cluster.
         workload: The explained workload; pods with an equal request come first.
     """
     picture = scene.picture
+    await _read_owners(scene)
     pods = [pod for pod in picture.pods.values() if pod.gated and not pod.finished]
     unread = [pod for pod in pods if pod.template is not None and picture.templates.of(pod) is None]
     for namespace in sorted({pod.metadata.namespace for pod in unread}):
@@ -85,6 +92,22 @@ async def read_what_pods_name(scene: Scene, workload: PendingWorkload | None = N
         pods[:0] = [member.pod for other in alike for member in other.members]
     for pod in itertools.islice(filter(picture.volumes.unread_of, pods), _MOST_READ):
         await scene.volumes_of(pod)
+
+
+async def _read_owners(scene: Scene) -> None:
+    """Read the owners that say how many pods waiting gangs need, those of the oldest gangs first."""
+    gangs = scene.picture.gangs
+    oldest_first = sorted(
+        _unstarted(scene), key=lambda gang: min(pod.metadata.creation_timestamp or "" for pod in gang[1])
+    )
+    for membership, _ in oldest_first:
+        _ = _size(scene, membership)  # ``owners`` reads what it was asked about
+    await scene.owners.read_new(_MOST_OWNERS)
+    for membership, _ in oldest_first:
+        if isinstance(_size(scene, membership), Alone):  # by its owner it is no gang
+            gangs.dissolve(membership.gang)
+        elif is_of_group(membership):
+            await scene.read_groups(membership.gang[0])
 
 
 def _without_volumes(workload: PendingWorkload) -> PendingWorkload:
@@ -129,63 +152,70 @@ def is_refused(scene: Scene, workload: PendingWorkload) -> bool:
     return False
 
 
-def gathering(scene: Scene) -> dict[Key, tuple[PendingWorkload, int]]:
-    """Return the gangs of which too few pods exist, each with the number of pods that it needs to start."""
-    picture = scene.picture
-    found: dict[Key, tuple[PendingWorkload, int]] = {}
-    for key, pod in picture.pods.items():
-        membership = picture.gangs.of(key)
-        if membership is None or picture.gangs.started(membership.gang) or membership.gang in found or _ends(pod):
-            continue
-        members = [picture.pods[each] for each in picture.gangs.pods(membership.gang)]
+def gathering(scene: Scene) -> dict[Key, tuple[PendingWorkload, int | None]]:
+    """Return the gangs that have no position yet, each with the number of pods that it needs to start.
+
+    Too few pods of the gang exist, or the number is not known, which is then None.
+    """
+    found: dict[Key, tuple[PendingWorkload, int | None]] = {}
+    for membership, pods in _unstarted(scene):
         needed = _needed(scene, membership)
-        if needed is not None and len(members) < needed and all(picture.claim_of(each) is None for each in members):
-            of_gang = [_member(scene, each) for each in members]
-            highest = scene.tenants.highest(key[0])
-            found[membership.gang] = PendingWorkload(*of_gang, key=membership.gang, highest=highest), needed
+        if needed is None or len(pods) < needed:
+            found[membership.gang] = _gang(scene, membership, pods), needed
     return found
 
 
-def _ends(pod: Pod) -> bool:
-    return pod.finished or pod.metadata.deletion_timestamp is not None
+def _unstarted(scene: Scene) -> Iterator[tuple[Membership, list[Pod]]]:
+    """Yield the gangs that have neither started nor claims, each with its pods that have not ended."""
+    picture = scene.picture
+    for gang in picture.gangs:
+        pods = [picture.pods[key] for key in picture.gangs.pods(gang)]
+        if not picture.gangs.started(gang) and all(picture.claim_of(pod) is None for pod in pods):
+            yield picture.gangs.said(gang), pods
+
+
+def _size(scene: Scene, membership: Membership) -> Size | Alone | Reason | None:
+    """Return the size of a gang, by its pods or else by their owner, as ``gang_sizes.size_of`` does."""
+    wants = membership.wants
+    if wants is not None and wants.size is not None:
+        return wants.size
+    return size_of(membership.gang, membership, scene.owners)
 
 
 def _needed(scene: Scene, membership: Membership) -> int | None:
-    """Return the number of pods that a gang needs to start, without those that have succeeded.
+    """Return the number of pods that a gang needs to start, without those that need no place.
 
-    The result is None if the pods do not say the size of their gang.
+    The result is None if the size of the gang is not known.
     """
-    wants = membership.wants
-    size = wants.size if wants is not None and wants.size is not None else membership.member.size
-    return None if size is None else max(1, size[0] - scene.picture.gangs.done(membership.gang))
+    size = _size(scene, membership)
+    return max(1, size[0] - done_of(scene.picture.gangs, membership, scene.owners)) if isinstance(size, tuple) else None
 
 
 def waiting(scene: Scene) -> list[PendingWorkload]:
     """Return all workloads of the listed cluster that need a place now: pods, and gangs of which enough pods exist."""
-    picture, workloads, seen_gangs = scene.picture, [], set[Key]()
+    picture, workloads = scene.picture, []
+    # 1. A pod alone, or one that comes to a gang which has started: it waits if the controller would place it now.
     for key, pod in picture.pods.items():
-        if _ends(pod):
+        if pod.finished or pod.metadata.deletion_timestamp is not None or picture.gangs.gathers(key):
             continue
         if pod.gated and picture.lacking_of(pod) is not None and picture.gangs.of(key) is None:
             continue  # it waits for a volume or a template, and not for its turn
-        membership, highest = picture.gangs.of(key), scene.tenants.highest(key[0])
-        # 1. A pod alone, or one that comes to a gang which has started: it waits if the controller would place it now.
-        if membership is None or picture.gangs.started(membership.gang):
-            if isinstance(step(observe(Member(pod), picture, 0.0), picture, 0.0), Place) and not picture.gangs.waits(
-                key
-            ):
-                workloads.append(PendingWorkload(_member(scene, pod), highest=highest))
-        # 2. A gang, once for all its pods: it waits if enough pods exist, and none of them has a claim.
-        elif membership.gang not in seen_gangs:
-            seen_gangs.add(membership.gang)
-            members = [picture.pods[each] for each in picture.gangs.pods(membership.gang)]
-            needed = _needed(scene, membership)
-            if len(members) >= (needed or 0) and all(picture.claim_of(each) is None for each in members):
-                of_gang = [_member(scene, each) for each in members]
-                workloads.append(PendingWorkload(*of_gang, key=membership.gang, highest=highest))
-                workloads[-1].wanting, workloads[-1].least = frozenset(of_gang), needed or len(members)
-                workloads[-1].whole(needed or len(members))
+        if isinstance(step(observe(Member(pod), picture, 0.0), picture, 0.0), Place) and not picture.gangs.waits(key):
+            highest = scene.tenants.highest(key[0])
+            workloads.append(PendingWorkload(_member(scene, pod), highest=highest))
+    # 2. A gang, once for all its pods: it waits if enough pods exist, and none of them has a claim.
+    for membership, pods in _unstarted(scene):
+        needed = _needed(scene, membership)
+        if needed is not None and len(pods) >= needed:
+            gang = _gang(scene, membership, pods)
+            gang.want(gang.members, needed)
+            workloads.append(gang)
     return workloads
+
+
+def _gang(scene: Scene, membership: Membership, pods: Sequence[Pod]) -> PendingWorkload:
+    highest = scene.tenants.highest(membership.gang[0])
+    return PendingWorkload(*(_member(scene, pod) for pod in pods), key=membership.gang, highest=highest)
 
 
 def _member(scene: Scene, pod: Pod) -> Member:

@@ -15,7 +15,7 @@ from dradriver.cli.explainer.pod_workload import PodWorkload
 from dradriver.cli.explainer.workload import Workload
 from dradriver.cluster.pods.volumes import Unbound
 from dradriver.controller.placing.gang_terms import in_order
-from dradriver.controller.steps.gang_sizes import done_of, size_of
+from dradriver.controller.steps.gang_sizes import done_of, is_of_group, size_of
 from dradriver.queue.pending import Member, PendingWorkload
 
 
@@ -40,17 +40,16 @@ async def read_gang(scene: Scene, pod: Pod) -> GangPods | None:
     gang_membership = gangs.said(gang)  # with the annotations that count for the whole gang
 
     # The size may be in the pods' annotations; only otherwise the pods' owners are read.
-    owners = scene.owners()
-    size = size_of(gang, gang_membership, owners)
+    size = size_of(gang, gang_membership, scene.owners)
     if size is None:
-        await owners.read()
-        size = size_of(gang, gang_membership, owners)
+        await scene.owners.read_new(1)
+        size = size_of(gang, gang_membership, scene.owners)
     if isinstance(size, Alone):  # by its owner it is no gang
         gangs.dissolve(gang)
         return None
 
     # A PodGroup also counts pods without GPUs.
-    if gang_membership.member.read is not None and gang_membership.member.read.kind == "PodGroup":
+    if is_of_group(gang_membership):
         await scene.read_groups(gang[0])
     pods = [scene.picture.pods[key] for key in keys]
     await _read_templates(scene, pods)
@@ -62,7 +61,7 @@ async def read_gang(scene: Scene, pod: Pod) -> GangPods | None:
     await _read_nics(scene, members)
     # The rank orders the pods: the plan gives nearby GPUs to pods with adjacent ranks.
     ranked = [(member, gangs.rank(key)) for member, key in zip(members, keys, strict=True)]
-    succeeded = done_of(gangs, gang_membership, owners)
+    succeeded = done_of(gangs, gang_membership, scene.owners)
     return GangPods(gang_membership, PendingWorkload(*in_order(ranked), key=gang), size, succeeded)
 
 

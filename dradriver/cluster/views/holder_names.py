@@ -17,6 +17,7 @@ from dradriver.api.claims import claim_builder, pins, result_annotations
 from dradriver.api.claims.pins import Claim
 from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.remaining import part_on
+from dradriver.counted import first_of
 from dradriver.topology.natural import natural
 
 _MOST_PODS: Final = 3  # of one claim that are named on a line
@@ -56,9 +57,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def who(self) -> str:
         """Return the user of the GPU as ``namespace/pod``, or as the claim if no pod uses it."""
-        named = ", ".join(self.pods[:_MOST_PODS]) or f"{self.claim}, a claim without pod"
-        more = len(self.pods) - _MOST_PODS
-        return f"{self.namespace}/{named}" + (f" and {more} more" if more > 0 else "")
+        named = first_of(self.pods, _MOST_PODS) or f"{self.claim}, a claim without pod"
+        return f"{self.namespace}/{named}"
 
     @property
     def words(self) -> str:

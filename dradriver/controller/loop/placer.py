@@ -61,10 +61,9 @@ class Placer:
 
     def want(self, workload: PendingWorkload, step: Place) -> None:
         """Put a workload in the queue, because some members (``step.members``) need places."""
-        workload.wanting, workload.least = frozenset(step.members), step.least
         for member in step.members:
             member.joins = step.joins
-        if workload.whole(step.least):
+        if workload.want(step.members, step.least):
             for member in workload.members:
                 self._reasons.soon(member.key)  # they were told how many are there
         if step.until is not None:

@@ -43,6 +43,7 @@ from dradriver.controller.placing.preemption_search import Found
 from dradriver.controller.steps.ending import Ending
 from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.write_outcome import MovedOnError, RefusedError
+from dradriver.counted import first_of
 from dradriver.queue.eviction_record import EvictionRecord
 from dradriver.queue.limits import Allowance, LimitError, Limits, closed_nodes
 from dradriver.queue.namespace_tenants import Tenants
@@ -278,12 +279,11 @@ class Preemptions:
     @staticmethod
     def _why(victims: Sequence[Workload], now: float, grace_s: float) -> str:
         ordered = sorted(victims, key=lambda workload: workload.key)
-        names = [f"{workload.shown} (priority {workload.priority})" for workload in ordered[:NAMED]]
-        more = f" and {len(victims) - NAMED} more" if len(victims) > NAMED else ""
+        names = first_of([f"{workload.shown} (priority {workload.priority})" for workload in ordered], NAMED)
         day = "%Y-%m-%d " if grace_s >= SAME_DAY_S else ""
         by = f"{time.strftime(f'{day}%H:%M:%S', time.gmtime(now + grace_s))} UTC"
         ends = "end" if len(victims) > 1 else "ends"
-        return f"Waiting for the preemption of {', '.join(names)}{more}, which {ends} by {by}."
+        return f"Waiting for the preemption of {names}, which {ends} by {by}."
 
     def _commit(self, workload: PendingWorkload, places: dict[Member, Placement], victims: Sequence[Workload]) -> None:
         """Count a workload's ``places`` as used in the cluster cache, and write them.

@@ -34,6 +34,7 @@ MOST_A_SECOND: Final = 20  # objects that are read again; where more are waited 
 ANSWER_S: Final = 5.0  # a server that needs longer, for somebody's conversion webhook, is asked later
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+AT_ONCE: Final = 16  # owners that ``read_new`` reads at the same time
 MOST_BYTES: Final = 2**20  # of an object; what is longer is decoded for nobody
 
 Answer: TypeAlias = Size | Alone | WordError
@@ -127,6 +128,12 @@ class OwnerReader:
     async def read(self) -> bool:
         """Read all requested owners now, without pauses; return whether any answer has changed."""
         return any([await self._read(key) for key in list(self._entries)])
+
+    async def read_new(self, most: int) -> None:
+        """Read requested owners that were not read before, at most ``most`` of them, in the order of the requests."""
+        unread = [key for key, entry in self._entries.items() if entry.answer is None][:most]
+        for start in range(0, len(unread), AT_ONCE):
+            await asyncio.gather(*map(self._read, unread[start : start + AT_ONCE]))
 
     def __len__(self) -> int:
         """Return the number of owners that are read for waiting gangs."""

@@ -77,6 +77,11 @@ def done_of(gangs: Gangs, said: Membership, sizes: Sizes) -> int:
     return others + (0 if read.kind in gang_size_of_owner.COUNT_DOWN else done)
 
 
+def is_of_group(said: Membership) -> bool:
+    """Return whether a PodGroup says a gang's size, so that pods without GPUs count, too."""
+    return said.member.read is not None and said.member.read.kind == "PodGroup"
+
+
 def size_matters(picture: Picture, gang: Key) -> bool:
     """Return whether a gang's size is needed: it has not started, or has unbound pods."""
     if gang not in picture.gangs:

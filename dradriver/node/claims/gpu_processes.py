@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from dradriver.counted import first_of
 from dradriver.errors import DriverError
 from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.prepare_plan import Plan
@@ -151,6 +152,5 @@ async def _processes_in_words(processes: Processes, own: Sequence[str], *, until
 
 def text(pids: Sequence[int]) -> str:
     """Return the end of a message: which processes still use a GPU, and the cure."""
-    more = len(pids) - _MOST_PIDS
-    named = ", ".join(map(str, pids[:_MOST_PIDS])) + (f" and {more} more" if more > 0 else "")
+    named = first_of(list(map(str, pids)), _MOST_PIDS)
     return f"processes still use it: {named}. End them, or restart the node if they cannot end"

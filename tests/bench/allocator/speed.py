@@ -51,11 +51,11 @@ def measure() -> dict[str, Any]:
     return {
         "choice": {name: _choices(build()) for name, build in MACHINES.items()},
         "tables_cpu_s": {name: _build(build) for name, build in BUILT.items()},
-        "other_vendors": {name: _beside(read_machine(name)) for name in OTHERS},
+        "other_vendors": {name: _of_other_vendor(read_machine(name)) for name in OTHERS},
     }
 
 
-def _beside(machine: Machine) -> dict[str, float]:
+def _of_other_vendor(machine: Machine) -> dict[str, float]:
     """CPU seconds of the tables and median seconds of a choice, over those of the same machine if it were NVIDIA's."""
     gpus = tuple(msgspec.structs.replace(gpu, vendor=NVIDIA.word) for gpu in machine.gpus)
     other = msgspec.structs.replace(machine, gpus=gpus, blocks=None, link_gbps=machine.link_gbps or 20.0)

@@ -94,7 +94,7 @@ def test_gpus_of_a_pod_that_is_gone_are_lost_after_a_while(world: World) -> None
     assert world.after(2) == {"GPUs lost": ["a-0: 2 GPUs of a pod that is gone"]}
 
 
-def test_a_gpu_that_two_claims_hold_is_given_twice_and_a_seat_is_none(world: World) -> None:
+def test_a_gpu_that_two_claims_hold_is_given_twice_and_a_seat_is_no_gpu(world: World) -> None:
     world.claim("a-0", "g1")
     world.claim("a-1", "g2")
     assert world.after(0) == {}

@@ -92,7 +92,7 @@ def test_another_pod_takes_a_lost_ones_place(namespace: Namespace) -> None:
     assert not namespace.get("jobset", "train")["status"].get("restarts")
 
 
-def test_all_start_anew_where_its_author_wants_it(namespace: Namespace) -> None:
+def test_all_start_again_where_its_author_wants_it(namespace: Namespace) -> None:
     """The JobSet is suspended and resumed: that is no attempt, and no failure of a Job."""
     namespace.apply(job_set(words=members.RESTART))
     before = whole(namespace, made(namespace, 4, WORKERS), gpus=3)

@@ -116,7 +116,7 @@ def test_what_is_stopped_gives_all_back_and_starts_whole_again(namespace: Namesp
     assert members.numbers(after, *ORDER) == IN_ORDER
 
 
-def test_what_it_manages_is_not_started_anew_by_the_driver(namespace: Namespace) -> None:
+def test_what_it_manages_is_not_started_again_by_the_driver(namespace: Namespace) -> None:
     """The field is Kueue's: the lost pod alone is made anew, whatever its author wants."""
     namespace.apply(job(words=members.RESTART))
     before = whole(namespace, made(namespace, 4, TRAIN), gpus=3)

@@ -93,7 +93,7 @@ def test_what_a_team_borrows_it_gives_back_as_a_whole(teams: Mapping[str, Namesp
     members.holds(left, 12)
 
 
-def test_whom_kueue_let_in_first_is_placed_first_whoever_has_had_more(teams: Mapping[str, Namespace]) -> None:
+def test_whom_kueue_let_in_first_is_placed_first_against_past_usage(teams: Mapping[str, Namespace]) -> None:
     left, right = teams["left"], teams["right"]
     right.apply(job("early", pods=2, gpus=4))
     whole(right, made(right, 2, {_NAME: "early"}), gpus=4)

@@ -54,7 +54,7 @@ def group(number: int) -> dict[str, str]:
     return {_KEY + "group-index": str(number)}
 
 
-def test_each_group_is_a_gang_and_a_lost_worker_has_its_own_made_anew(namespace: Namespace) -> None:
+def test_each_group_is_a_gang_and_a_lost_worker_has_its_own_made_again(namespace: Namespace) -> None:
     namespace.apply(serve())
     both = [whole(namespace, made(namespace, 3, group(number)), gpus=2) for number in range(2)]
     for one in both:
@@ -88,7 +88,7 @@ def test_another_pod_takes_a_lost_ones_place(namespace: Namespace) -> None:
     assert uids(after) >= uids([before[0], before[2]])
 
 
-def test_all_start_anew_where_its_author_wants_it(namespace: Namespace) -> None:
+def test_all_start_again_where_its_author_wants_it(namespace: Namespace) -> None:
     namespace.apply(serve(words=members.RESTART, policy="None", groups=1))
     before = whole(namespace, made(namespace, 3, group(0)), gpus=2)
     namespace.delete(named(before[2]))

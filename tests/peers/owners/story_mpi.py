@@ -53,7 +53,7 @@ def test_its_workers_start_as_one_whenever_its_launcher_comes(namespace: Namespa
     members.holds(namespace, 12)
 
 
-def test_all_start_anew_where_its_author_wants_it(namespace: Namespace) -> None:
+def test_all_start_again_where_its_author_wants_it(namespace: Namespace) -> None:
     namespace.apply(mpi_job(words=members.RESTART))
     before = whole(namespace, made(namespace, 4, WORKERS), gpus=3)
     namespace.delete(named(before[1]))

@@ -63,7 +63,7 @@ def test_it_starts_as_one_and_another_pod_takes_a_lost_ones_place(namespace: Nam
     members.holds(namespace, 12)
 
 
-def test_all_start_anew_where_its_author_wants_it(namespace: Namespace) -> None:
+def test_all_start_again_where_its_author_wants_it(namespace: Namespace) -> None:
     namespace.apply(pytorch_job(words=members.RESTART))
     before = whole(namespace, made(namespace, 4, ALL), gpus=3, container="pytorch")
     namespace.delete(named(before[3]))

@@ -72,7 +72,7 @@ def test_its_trainers_start_as_one_once_the_data_is_there(namespace: Namespace) 
     members.holds(namespace, 12)
 
 
-def test_all_start_anew_where_its_author_wants_it(namespace: Namespace) -> None:
+def test_all_start_again_where_its_author_wants_it(namespace: Namespace) -> None:
     """The TrainJob is suspended, not its JobSet, which is the TrainJob's to set."""
     namespace.apply(runtime({}), train_job(members.RESTART))
     before = whole(namespace, made(namespace, 4, TRAINERS), gpus=3, container="node")

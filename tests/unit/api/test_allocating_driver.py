@@ -15,7 +15,7 @@ async def _asked(before: asyncio.Event) -> Ledger:
     return current_ledger()
 
 
-async def test_a_process_hands_out_what_it_bound_and_another_beside_it_what_that_did() -> None:
+async def test_a_process_hands_out_what_it_bound_and_another_process_what_that_did() -> None:
     both = asyncio.Barrier(len(LEDGERS))
 
     async def process(ledger: Ledger) -> list[Ledger]:

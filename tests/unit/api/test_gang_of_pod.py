@@ -143,7 +143,7 @@ def test_what_an_owner_makes_together_is_one_gang(name: str) -> None:
         assert gang_size_of_owner.size_from(found[0].read, story.owner) == story.size
 
 
-def test_what_the_pod_says_of_the_size_is_told_beside_who_knows_it_better() -> None:
+def test_what_the_pod_says_of_the_size_is_told_next_to_a_better_source() -> None:
     found = member(STORIES["LeaderWorkerSet whose leader has no GPUs"]().pods[0])
     assert found.size == (3, 3)
     assert found.read is not None
@@ -159,7 +159,7 @@ def test_variables_of_programs_count_no_pods(name: str) -> None:
     assert member(pod) == said
 
 
-def test_who_launches_is_placed_by_itself_whatever_its_author_asks() -> None:
+def test_who_launches_is_placed_by_itself_against_its_authors_request() -> None:
     """Words reach a launcher with GPUs from above, and it may be what its workers wait for."""
     (launcher,) = owners.mpi_job().others
     for gang in (ASKED, Gang(name="train", pods=3), Gang(pods=3)):
@@ -242,7 +242,7 @@ def test_a_gang_of_several_objects_pods_has_each_ones_together_in_its_order() ->
     assert member(owners.pod("p"), Gang(name="all", pods=5)).rank is None
 
 
-def test_a_rank_that_nothing_says_is_none() -> None:
+def test_a_rank_that_nothing_says_does_not_exist() -> None:
     pods = owners.kubeflow("tfjob", (3, 3)).pods
     for role, rank in (("ps", (3, 0)), ("evaluator", (4, 0)), ("Something", None)):
         pods[0]["metadata"]["labels"] |= {"training.kubeflow.org/replica-type": role}
@@ -282,7 +282,7 @@ def test_a_size_that_the_author_wrote_stands_above_all_but_that_they_are_no_gang
         assert gang_of_pod.size(found, asked, no) == no
 
 
-def test_of_a_size_that_nobody_wrote_the_object_knows_more_than_the_pod() -> None:
+def test_of_an_unwritten_size_the_object_knows_more_than_the_pod() -> None:
     pod = STORIES["LeaderWorkerSet"]().pods[0]
     found, refused = member(pod), WordError("may not be read")
     assert gang_of_pod.size(found, ASKED, (2, 2)) == (2, 2)

@@ -92,7 +92,7 @@ def test_what_is_no_such_job_is_refused_on_one_line(found: dict[str, Any], told:
     assert len(str(refusal.value)) < 256
 
 
-def test_a_kind_that_nobody_knows_has_no_size() -> None:
+def test_an_unknown_kind_has_no_size() -> None:
     with pytest.raises(WordError, match="does not know the number of pods"):
         gang_size_of_owner.size_from(Owner(api_version="x/v1", kind="Thing", name="t"), job())
 
@@ -151,7 +151,7 @@ def test_workers_that_wait_for_a_leader_with_gpus_are_no_gang_with_it(
     assert ("Write LeaderCreated" in gang_size_of_owner.why_never("LeaderWorkerSet", owner["spec"])) == never
 
 
-def test_a_leader_without_workers_waits_for_nobody() -> None:
+def test_a_leader_without_workers_waits_for_no_other() -> None:
     owner = leader_worker_set(4, 4, startupPolicy="LeaderReady")
     owner["spec"]["leaderWorkerTemplate"]["size"] = 1
     assert gang_size_of_owner.size_from(LWS, owner) == (1, 1)

@@ -35,7 +35,7 @@ def test_any_name_of_a_gpu_is_enough() -> None:
     assert open_to(one, f"{{uuids: [{GPUS[4].uuid}]}}", *GPUS) == {"a": {0, 3, 5}, "b": {4}, "": {1, 2, 6, 7}}
 
 
-def test_a_gpu_of_an_unknown_slot_is_nobodys_while_it_may_be_in_an_exclusive_partition() -> None:
+def test_a_gpu_of_an_unknown_slot_is_of_no_tenant_while_it_may_be_in_an_exclusive_partition() -> None:
     assert open_to("{numbers: [0, 1, 2]}", "{numbers: [4]}", *MIXED) == {"a": {0, 1}, "b": {4}, "": {3, 5, 6, 7}}
 
 

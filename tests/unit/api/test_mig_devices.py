@@ -161,7 +161,7 @@ def test_a_server_that_cannot_count_gets_whole_gpus_or_none(mode: Mode, lacking:
     assert not any("allowMultipleAllocations" in d or "consumesCounters" in d for d in found)
 
 
-def test_everybody_can_rebuild_the_machine_from_several_slices() -> None:
+def test_every_reader_can_rebuild_the_machine_from_several_slices() -> None:
     machine = profiles.load("hgx-h100", seed="n")
     typed = [msgspec.convert(piece, ResourceSlice) for piece in build(machine, PLACEMENTS)]
 

@@ -136,7 +136,7 @@ def test_a_claim_holds_so_many_devices() -> None:
         ask(request("nic", count=31))
 
 
-def test_a_class_of_nobodys_is_refused_with_the_cure() -> None:
+def test_a_class_of_no_driver_is_refused_with_the_cure() -> None:
     with pytest.raises(
         WordError,
         match=r"class 'rails' is neither a GPU class .* nor a NIC class of the policies "
@@ -192,7 +192,7 @@ def test_a_claim_of_ours_tells_which_nics_it_is_pinned_to_and_its_author_what_he
     assert pin is not None
     assert pin.nics == admitted.NICS
     assert list(pin.uuids) == ["gpu"]
-    template = msgspec.json.decode(admitted.beside_nics().spec or b"")["spec"]["devices"]
+    template = msgspec.json.decode(admitted.next_to_nics().spec or b"")["spec"]["devices"]
     devices = made["spec"]["devices"]
     assert devices["constraints"] == template["constraints"]
     assert devices["config"][:-1] == template["config"]

@@ -114,14 +114,14 @@ def _no_slice(claim: Object) -> None:
         _no_slice,
     ],
 )  # fmt: skip
-def test_a_claim_that_says_two_things_is_none_of_ours(change: Callable[[Object], None]) -> None:
+def test_a_claim_that_says_two_things_is_not_ours(change: Callable[[Object], None]) -> None:
     claim = made(SHARE, SLICE)
     assert pin(read(claim)) is not None
     change(claim)
     assert pin(read(claim)) is None
 
 
-def test_a_placement_that_is_not_the_selectors_is_none_of_ours() -> None:
+def test_a_placement_that_is_not_the_selectors_is_not_ours() -> None:
     claim = made(SLICE, placed=("GPU-b",))
     text = exactly(claim)["selectors"][0]["cel"]["expression"]
     assert pin(read(claim)) is not None
@@ -131,7 +131,7 @@ def test_a_placement_that_is_not_the_selectors_is_none_of_ours() -> None:
 
 @pytest.mark.parametrize("placed", [(), ("GPU-b",)])
 @pytest.mark.parametrize(("start", "size"), [(4, 10**9), (4, 3), (4, 0), (4, -1), (64, 4), (-1, 4), (10**12, 4)])
-def test_a_slice_that_no_gpu_has_is_none_of_ours(start: int, size: int, placed: tuple[str, ...]) -> None:
+def test_a_slice_that_no_gpu_has_is_not_ours(start: int, size: int, placed: tuple[str, ...]) -> None:
     claim = made(MigPart(gpu=1, profile="3g.40gb", start=start, size=4), placed=placed)
     choice = msgspec.json.decode(claim["metadata"]["annotations"][names.CHOICE])
     choice["containers"][0][0]["size"] = size
@@ -249,7 +249,7 @@ def test_a_status_nested_deeper_than_anybody_reads_is_no_place() -> None:
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*TOLD, "x"]), inner, max_size=6),
     )
 )
-def test_whatever_a_status_says_is_read(told: object) -> None:
+def test_any_status_is_read(told: object) -> None:
     (found,) = allocated(read(elsewhere(told))).values()
     assert found is None or (isinstance(found[0], MigSlice) and 0 <= found[0].start < 64)
 

@@ -518,7 +518,7 @@ def test_a_file_of_very_many_policies_does_not_fill_the_message() -> None:
 
 
 @pytest.mark.parametrize("words", [{"policy": "train"}, {"policy": "no-such"}, *({"workload": w} for w in WORKLOADS)])
-def test_nobody_guesses_what_a_file_says_that_cannot_be_read(words: Mapping[str, str]) -> None:
+def test_an_unreadable_file_is_not_guessed(words: Mapping[str, str]) -> None:
     with pytest.raises(WordError, match="is in the policies file, which is invalid or cannot be read now"):
         wish(words, UNKNOWN)
 

@@ -49,7 +49,7 @@ def test_config_round_trip() -> None:
         assert opaque_config.read(form).nccl == "auto"
 
 
-def test_what_nccl_is_told_stands_in_a_configuration_only_where_somebody_says_it() -> None:
+def test_what_nccl_is_told_stands_in_a_configuration_only_where_it_is_said() -> None:
     sorted_by_the_server = opaque_config.make({"b": [UUID], "a": [UUID]}, [], "env")
     assert json.dumps(sorted_by_the_server) == json.dumps(sorted_by_the_server, sort_keys=True)
     assert "nccl" not in opaque_config.make({}, [])  # agents of before that field take what has it for a mistake
@@ -170,7 +170,9 @@ def test_a_copy_of_a_narrowed_pod_gets_its_affinity_back(required: dict[str, Any
 
 
 @pytest.mark.parametrize("spec", [{}, {"affinity": {}}, {"affinity": {"podAffinity": {}, "nodeAffinity": {}}}])
-def test_an_affinity_is_put_where_there_is_none_and_taken_away_with_what_is_left_empty(spec: dict[str, Any]) -> None:
+def test_an_affinity_is_put_where_no_affinity_exists_and_taken_away_with_what_is_left_empty(
+    spec: dict[str, Any],
+) -> None:
     def put(pod: dict[str, Any], value: object) -> dict[str, Any]:
         patch = Patch()
         members = pod["spec"].get("affinity")

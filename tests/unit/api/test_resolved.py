@@ -84,7 +84,7 @@ GANG = {
 }
 
 
-def test_what_is_said_of_a_gang_is_noted_and_asked_of_nobody() -> None:
+def test_what_is_said_of_a_gang_is_noted_and_not_asked() -> None:
     found = resolved.resolve(Annotations(GANG), {"main": 4})
     assert found.gang == Gang(
         name="auto", pods=16, strategy=Strategy.PACK, max_nodes=2, min_gpus_per_node=4, min_network_gbps=12.5
@@ -172,7 +172,7 @@ def test_a_bad_word_of_a_gang_is_refused(key: str, text: str, told: str) -> None
     assert str(refusal.value).startswith(f"{key}: {told}")
 
 
-def test_a_gang_or_a_product_that_nobody_said_is_refused() -> None:
+def test_a_gang_or_a_product_that_was_not_named_is_refused() -> None:
     noted = resolved.resolve(Annotations(GANG), {"main": 4}, product="*A10")
     assert resolved.read({names.REQUEST: resolved.write(noted)}) == noted
     for change in (

@@ -50,7 +50,7 @@ def test_what_the_api_server_allows(machine: Machine) -> None:
 
 
 @given(machines())
-def test_everybody_can_rebuild_the_machine(machine: Machine) -> None:
+def test_every_reader_can_rebuild_the_machine(machine: Machine) -> None:
     typed = [msgspec.convert(piece, ResourceSlice) for piece in build(machine)]
 
     assert machine == resource_slices.read_machine(typed)

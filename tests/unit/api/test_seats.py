@@ -82,7 +82,7 @@ def test_a_request_for_a_seat_takes_no_gpus_place_in_a_claim_of_ours() -> None:
     assert pins.pin(read(claim)) is None
 
 
-def test_nobody_is_shown_to_hold_a_seat_and_its_slice_is_no_nodes() -> None:
+def test_no_pod_is_shown_to_hold_a_seat_and_its_slice_is_no_nodes() -> None:
     held = held_by([read(member())], {})
     assert {pool: [device for _, device, _ in some] for pool, some in held.items()} == {"n": ["gpu-a"]}
     assert slice_records.read_slice(msgspec.Raw(msgspec.json.encode(gang_barrier_device.resource_slice()))) is None

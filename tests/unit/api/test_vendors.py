@@ -106,7 +106,7 @@ def test_nothing_of_cuda_is_said_of_other_vendors_gpus(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_other_vendors_gpus_are_whole_whatever_the_policies_say(mode: Mode) -> None:
+def test_other_vendors_gpus_are_whole_under_any_policies(mode: Mode) -> None:
     machine = profiles.load("mi210-x8", seed="n")
     assert devices(machine, mode) == devices(machine)
 
@@ -144,7 +144,7 @@ def test_the_scheduler_alone_finds_amds_products_by_the_name_of_the_board_or_of_
     )
 
 
-def test_a_device_says_what_part_it_is_and_the_boards_name_beside_it() -> None:
+def test_a_device_says_what_part_it_is_and_the_boards_name() -> None:
     machine = profiles.load("mi300x-x8")
     said = [devices(one)[0]["attributes"] for one in (machine, on_boards(machine))]
     assert [one["productName"]["string"] for one in said] == ["AMD Instinct MI300X", "AMD Instinct MI300X"]

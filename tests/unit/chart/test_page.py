@@ -65,7 +65,7 @@ def test_the_command_knows_its_flags(variant: str) -> None:
     assert [flag for argument in only["args"][1:] if (flag := argument.partition("=")[0]) not in said] == []
 
 
-def test_alone_it_is_reached_by_nobody_on_the_network() -> None:
+def test_alone_it_is_not_reached_from_the_network() -> None:
     found = own(*PAGE)
     assert "--address=127.0.0.1" in container("page", *PAGE)["args"]
     assert not [kind for kind, _ in found if kind == "Service"]

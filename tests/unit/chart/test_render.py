@@ -224,9 +224,7 @@ def test_each_process_knows_its_flags(part: str) -> None:
 @pytest.mark.parametrize(
     ("root", "inside"), [("/", "/host"), ("/run/nvidia/driver", "/host/run/nvidia/driver"), ("/opt", "/host/opt")]
 )
-def test_a_node_agent_of_real_gpus_sees_the_hosts_files_and_whatever_is_mounted_there_later(
-    root: str, inside: str
-) -> None:
+def test_a_node_agent_of_real_gpus_sees_the_hosts_files_and_later_mounts(root: str, inside: str) -> None:
     settings = (f"driverRoot={root}",)
     only, spec = container("node", *settings), workload("node", *settings)["spec"]["template"]["spec"]
     assert {f"--driver-root={inside}", "--host-root=/host", "--discovery=auto"} <= set(only["args"])

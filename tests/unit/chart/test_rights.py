@@ -521,7 +521,7 @@ def test_the_marks_of_suspended_owners_are_the_controllers_alone_of_each_kind_th
     assert ("ValidatingAdmissionPolicy", "gpu-topology-owner-marks") not in objects(), "it suspends nothing by default"
 
 
-def test_the_claims_policy_is_about_everybody_but_the_account_that_the_controller_uses() -> None:
+def test_the_claims_policy_is_about_all_accounts_but_the_one_that_the_controller_uses() -> None:
     policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-claims"]["spec"]
     account = workload("controller")["spec"]["template"]["spec"]["serviceAccountName"]
     by, marked = (condition["expression"] for condition in policy["matchConditions"])
@@ -535,7 +535,7 @@ def test_the_claims_policy_is_about_everybody_but_the_account_that_the_controlle
     assert binding == {"policyName": "gpu-topology-claims", "validationActions": ["Deny"]}
 
 
-def test_nobody_else_makes_a_template_that_pods_without_a_choice_would_take() -> None:
+def test_no_other_account_makes_a_template_that_pods_without_a_choice_would_take() -> None:
     policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-templates"]["spec"]
     account = workload("controller")["spec"]["template"]["spec"]["serviceAccountName"]
     (by,) = (condition["expression"] for condition in policy["matchConditions"])

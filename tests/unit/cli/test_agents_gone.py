@@ -207,7 +207,7 @@ async def test_verify_says_what_it_may_not_read(cluster: GpuCluster, shell: Comm
 
 
 @VERIFY
-async def test_beside_nvidias_driver_a_claim_that_we_chose_tells(shell: CommandLine, cluster: GpuCluster) -> None:
+async def test_next_to_nvidias_driver_a_claim_that_we_chose_tells(shell: CommandLine, cluster: GpuCluster) -> None:
     """NVIDIA's driver has devices on the node still: our agent alone is gone, and verify says so."""
     for name in ("n1", "n2"):
         cluster.remove(NODES, name)

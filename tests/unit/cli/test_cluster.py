@@ -208,7 +208,7 @@ async def test_only_the_nodes_that_a_namespace_holds_gpus_of_are_shown(two: Clus
     assert "no claim of namespace team-b has a GPU" in result.stderr
 
 
-async def test_a_node_that_cannot_be_read_is_a_warning_beside_the_others(two: Cluster) -> None:
+async def test_a_node_that_cannot_be_read_is_a_warning_and_the_others_are_shown(two: Cluster) -> None:
     two.put(piece("node-1", text='{"version": 1}'))
     result = await two.run("-o", "json")
     assert result.exit_code == 0
@@ -246,7 +246,7 @@ async def test_a_cluster_without_slices_says_what_to_look_at(cluster: Cluster) -
 
 
 @pytest.mark.parametrize("plural", ["resourceslices", "resourceclaims"])
-async def test_whoever_may_not_list_is_told_what_to_ask_for(two: Cluster, plural: str) -> None:
+async def test_a_user_who_may_not_list_is_told_what_to_ask_for(two: Cluster, plural: str) -> None:
     two.api.fail(path=plural, status=403, reason="Forbidden", message="User u cannot list")
     said = one_line(await two.run())
     assert f"you may not list {plural}.resource.k8s.io in all namespaces" in said
@@ -278,7 +278,7 @@ async def test_refused_credentials_are_said(two: Cluster) -> None:
     assert "your credentials are refused: log in again" in one_line(await two.run())
 
 
-async def test_an_answer_that_is_none_is_said(two: Cluster) -> None:
+async def test_an_invalid_answer_is_said(two: Cluster) -> None:
     two.api.fail(path="resourceslices", body=b"<html>")
     assert "no usable answer" in one_line(await two.run())
 

@@ -113,7 +113,7 @@ def test_the_metric_has_the_cause_of_each_pod(answers: Answers) -> None:
     assert counted == {cause: expected[cause] for cause in Cause}
 
 
-def test_nobody_waits_who_is_not_told_why(answers: Answers) -> None:
+def test_no_pod_waits_without_a_reason(answers: Answers) -> None:
     expected = {key for site in answers.sites.values() for key in site.waits}
     promised = {key for key, one in answers.listed.items() if one["state"] == "tentative"}
     assert answers.listed.keys() - promised == expected

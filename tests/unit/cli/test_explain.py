@@ -90,6 +90,44 @@ async def test_a_pod_that_waits_is_told_who_holds_what_it_wants(cluster: GpuClus
     assert cluster.gpus("next") == ("n2", first["gpus"])
 
 
+async def test_nodes_that_fit_and_nodes_that_could_have_the_set_are_counted_apart(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    cluster.node("four", "a100-x4-mesh")
+    cluster.node("eight", "dgx1-v100")
+    cluster.node("without-nvlink", "rtx4090-x8")
+    cluster.node("tainted", "dgx1-v100", taints=[{"key": "team", "effect": "NoSchedule"}])
+    cluster.rival("busy", "eight", range(1))
+    cluster.pod("next", 8, wishes={"required": "nvlink"})
+    await cluster.settle()
+    free = (await shell.data("explain next"))["free"]
+    assert {key: free[key] for key in ("nodes", "eligible", "could_have", "requested_set", "gpus")} == {
+        "nodes": 4, "eligible": 3, "could_have": 1, "requested_set": "8 GPUs with nvlink", "gpus": 19,
+    }  # fmt: skip
+    lines = (await shell.run("explain next")).stdout.splitlines()
+    assert lines[lines.index("Free GPUs") + 2 :][:3] == [
+        "3 of 4 nodes with GPUs fit the pod's node selector, affinity, tolerations and resources.",
+        "1 of them could have 8 GPUs with nvlink if all GPUs were free.",
+        "On nodes that fit, 19 suitable GPUs are free.",
+    ]
+
+
+async def test_a_set_that_no_node_can_have_is_counted_as_the_controller_decides(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    cluster.node("four", "a100-x4-mesh")
+    cluster.pod("next", 8)
+    cluster.pod("picky", 8, nodeSelector={"zone": "none"})
+    await cluster.settle()
+    found = await shell.data("explain next")
+    assert found["reason"] == cluster.note("next", "reason")
+    assert "no node of this cluster has such a set, even if all its GPUs are free" in found["reason"]
+    assert (found["free"]["eligible"], found["free"]["could_have"]) == (1, 0)
+    shown = (await shell.run("explain picky")).stdout
+    assert "0 of 1 node with GPUs fit the pod's" in shown
+    assert "could have" not in shown
+
+
 async def test_holders_that_do_not_run_are_named_as_such(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.pod("stuck", 8)
@@ -395,7 +433,7 @@ async def test_an_ended_promise_is_said(shell: CommandLine, cluster: GpuCluster)
     assert [owner["claim"] for owner in found["would_help"][0]["owners"]] == ["thief"]
 
 
-async def test_a_pod_that_the_scheduler_refused_is_told_so_beside_its_place(
+async def test_a_pod_that_the_scheduler_refused_is_told_so_in_addition_to_its_place(
     shell: CommandLine, cluster: GpuCluster
 ) -> None:
     cluster.node("n1")
@@ -432,7 +470,7 @@ async def test_yaml_is_the_same_document_and_tables_come_first(cluster: GpuClust
 
 
 @pytest.mark.parametrize("plural", ["resourceslices", "resourceclaims", "nodes"])
-async def test_whoever_may_read_little_is_told_what_the_pod_says(
+async def test_a_user_who_may_read_little_is_told_what_the_pod_says(
     cluster: GpuCluster, shell: CommandLine, plural: str
 ) -> None:
     cluster.node("n1")

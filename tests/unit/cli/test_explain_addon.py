@@ -94,7 +94,9 @@ async def test_what_is_free_is_counted_of_both_drivers_nodes(cluster: AddOnClust
     assert sum(one["sets"] for one in sets) == len(placed) == 2
 
 
-async def test_a_node_that_only_one_of_the_two_describes_is_none(cluster: AddOnCluster, shell: CommandLine) -> None:
+async def test_a_node_that_only_one_of_the_two_describes_does_not_count(
+    cluster: AddOnCluster, shell: CommandLine
+) -> None:
     cluster.node("a")
     cluster.remove(RESOURCE_SLICES, SLICE.format("a"))
     cluster.pod("next", 2)
@@ -137,9 +139,7 @@ async def test_their_slices_are_read_only_where_machines_stand_alone(cluster: Ad
     assert "spec.driver=gpu.nvidia.com" not in asked()
 
 
-async def test_a_node_of_ours_without_a_device_changes_nobodys_driver(
-    cluster: AddOnCluster, shell: CommandLine
-) -> None:
+async def test_a_node_of_ours_without_a_device_changes_no_driver(cluster: AddOnCluster, shell: CommandLine) -> None:
     cluster.node("a")
     cluster.node("b")
     for piece in cluster.all(RESOURCE_SLICES):

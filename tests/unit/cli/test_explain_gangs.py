@@ -115,7 +115,7 @@ async def test_a_pod_without_its_volume_that_is_not_needed_is_left_out(cluster: 
     assert found["reason"] == "There are places for 3 pods of the gang now."
 
 
-async def test_a_gang_of_which_nobody_knows_the_size(cluster: GpuCluster, shell: CommandLine) -> None:
+async def test_a_gang_of_unknown_size(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.pod("train-0", 8, wishes={"gang": "train"})
     await cluster.settle()
@@ -229,7 +229,7 @@ async def test_another_gang_ends_as_a_whole(cluster: GpuCluster, shell: CommandL
     assert sorted(one["owners"][0]["pods"][0] for one in way) == ["other-0", "other-1"]
 
 
-async def test_a_gang_that_the_scheduler_refused_is_told_so_beside_its_places(
+async def test_a_gang_that_the_scheduler_refused_is_told_so_in_addition_to_its_places(
     cluster: GpuCluster, shell: CommandLine
 ) -> None:
     for number in range(2):

@@ -178,7 +178,7 @@ async def test_what_may_not_be_read_is_not_guessed(cluster: GpuCluster, shell: C
     assert "was changed" in (await shell.run("explain", "next")).stdout
 
 
-async def test_a_template_that_nobody_makes_is_no_matter_of_patience(cluster: GpuCluster, shell: CommandLine) -> None:
+async def test_a_template_that_no_part_makes_is_not_waited_for(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     pod = create(cluster)
     pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = "gpus-of-somebody"

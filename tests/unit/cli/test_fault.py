@@ -55,7 +55,7 @@ def test_a_link_to_a_switch_is_missed_by_its_gpu_alone(tmp_path: Path) -> None:
     assert found.read().links[0][1] == 18
 
 
-def test_what_is_broken_adds_up_and_is_mended_one_by_one_or_all(tmp_path: Path) -> None:
+def test_what_is_broken_adds_up_and_is_repaired_one_by_one_or_all(tmp_path: Path) -> None:
     said = fault(tmp_path, "fail", "--node", NODE, "gpu-1", "--xid", "79").stdout
     assert said == f"Broken GPUs of node {NODE}: gpu-1. The node agent reads this within ten seconds.\n"
     fault(tmp_path, "fail", "--node", NODE, "gpu-1", "--fault", "thermal")
@@ -94,7 +94,7 @@ def test_bad_words_are_refused(words: list[str], said: str, tmp_path: Path) -> N
     assert list(tmp_path.glob("*.json")) == []
 
 
-def test_a_gpu_that_a_node_has_not_cannot_be_mended(tmp_path: Path) -> None:
+def test_a_gpu_that_a_node_has_not_cannot_be_repaired(tmp_path: Path) -> None:
     assert "has no GPU gpu-9" in fault(tmp_path, "heal", "--node", NODE, "gpu-9").output
 
 
@@ -110,7 +110,7 @@ def test_only_nodes_of_a_demo_can_be_broken(words: tuple[str, ...], tmp_path: Pa
     assert list(tmp_path.glob("*.json")) == []
 
 
-def test_a_lost_gpu_can_be_mended(tmp_path: Path) -> None:
+def test_a_lost_gpu_can_be_repaired(tmp_path: Path) -> None:
     fault(tmp_path, "fail", "--node", NODE, "gpu-0", "--lost")
     assert fault(tmp_path, "heal", "--node", NODE, "gpu-0").exit_code == 0
 

@@ -114,7 +114,7 @@ async def test_pictures(cluster: GpuCluster, shell: CommandLine) -> None:
         assert (await shell.run("free", "-o", output)).exit_code == 0
 
 
-async def test_whoever_may_not_read_is_told(cluster: GpuCluster, shell: CommandLine) -> None:
+async def test_a_user_who_may_not_read_is_told(cluster: GpuCluster, shell: CommandLine) -> None:
     result = await shell.run("free")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "no ResourceSlice of driver gpu.topology" in result.stderr

@@ -33,7 +33,7 @@ async def found(shell: CommandLine, *options: str) -> list[dict[str, Any]]:
     return listed
 
 
-async def test_of_nobody_it_is_said_so(cluster: GpuCluster, shell: CommandLine) -> None:
+async def test_no_idle_pod_is_said_so(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.pod("p", 2)
     await run_all(cluster)
@@ -65,7 +65,9 @@ async def test_those_that_cost_most_are_first(cluster: GpuCluster, shell: Comman
     assert [one["namespace"] for one in await found(shell, "-n", "b")] == ["b"]
 
 
-async def test_half_a_statement_is_none_and_hostile_ones_stop_nobody(cluster: GpuCluster, shell: CommandLine) -> None:
+async def test_half_a_statement_does_not_count_and_hostile_ones_stop_no_pod(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
     cluster.node("n1")
     for name in ("half", "odd", "good"):
         cluster.pod(name, 2)

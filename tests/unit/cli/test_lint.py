@@ -382,7 +382,7 @@ def test_a_pod_without_words_is_translated_or_told_of(limit: str, here: str, the
         assert found["pod"]["spec"]["schedulingGates"] == [{"name": names.GATE}]
 
 
-def test_a_pod_without_limits_is_nobodys_business() -> None:
+def test_a_pod_without_limits_is_ignored() -> None:
     text = BARE.replace("nvidia.com/gpu", "cpu")
     for arguments in ((), ("--translate",)):
         (found,) = json.loads(lint(text, *arguments, "-o", "json").stdout)["results"]
@@ -407,7 +407,7 @@ def test_manifests_of_the_field(translate: bool) -> None:
         assert result.exit_code == refused
 
 
-def test_lists_and_what_is_none_of_ours() -> None:
+def test_lists_and_what_is_not_ours() -> None:
     pod = yaml.safe_load(POD)
     found = results(json.dumps({"kind": "List", "items": [pod, {"kind": "ConfigMap", "metadata": {"name": "c"}}]}))
     assert [(one["kind"], one["ours"]) for one in found] == [("Pod", True), ("ConfigMap", False)]

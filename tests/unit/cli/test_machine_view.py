@@ -70,7 +70,7 @@ def test_groups_are_bars_with_their_bandwidth_and_frames_where_members_are_adjac
 
 
 @pytest.mark.parametrize("name", sampled(profiles.names(ASCEND.word), fast=1))
-def test_no_bandwidth_is_shown_of_links_whose_rate_nobody_publishes(name: str) -> None:
+def test_no_bandwidth_is_shown_of_links_of_unknown_rate(name: str) -> None:
     """Nor of what is beside them: that NCCL counts something for the way between two sockets says nothing of HCCL."""
     machine = profiles.load(name)
     shown = [CliRunner().invoke(main, ["topo", "-m", name, *more]).output for more in ((), ("-o", "svg"))]

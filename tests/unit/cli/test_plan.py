@@ -200,7 +200,7 @@ def test_no_bandwidth_is_predicted_for_other_vendors() -> None:
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
-def test_no_bandwidth_is_told_of_links_whose_rate_nobody_publishes(gpus: int) -> None:
+def test_no_bandwidth_is_told_of_links_of_unknown_rate(gpus: int) -> None:
     """Eight of a 910A are of both its rings, and what NCCL counts for the way between says nothing of HCCL."""
     (placed,) = answers(run("--batch", lines=[{"machine": "ascend-910a-x8", "gpus": gpus}]))
     assert [key for key in placed if "gbps" in key] == []

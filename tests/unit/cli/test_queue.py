@@ -12,11 +12,14 @@ from dradriver.api.base import names
 from dradriver.api.claims import reservation_config_map, usage_config_maps
 from dradriver.api.claims.usage_config_maps import Bucket
 from dradriver.api.slices import resource_slices
-from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.installed import DRIVER_NAMESPACE, policies_map
+from tests.fakes.owners import JOB_GROUP, owned
 
+JOBS = Resource("batch", "v1", "jobs", "Job", namespaced=True)
+GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", namespaced=True)
 POLICIES = """\
 tenants:
   a: {namespaces: [a]}
@@ -43,7 +46,7 @@ async def waiting(shell: CommandLine) -> list[dict[str, Any]]:
     return found
 
 
-async def test_nobody_waits(cluster: GpuCluster, shell: CommandLine) -> None:
+async def test_no_pod_waits(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     assert await waiting(shell) == []
     assert (await shell.run("queue")).stdout == "no pod waits for GPUs\n"
@@ -164,6 +167,103 @@ async def test_a_gang_that_gathers_its_pods_is_listed_without_a_position(
     ]
 
 
+def put_job(cluster: GpuCluster, parallelism: int) -> None:
+    cluster.put(JOBS, {"metadata": {"name": "train", "namespace": "default"}, "spec": {"parallelism": parallelism}})
+
+
+def of_job(cluster: GpuCluster, *pods: str) -> None:
+    """Create pods of the Job ``train``, whose author requests a gang without its size."""
+    job = cluster.find(JOBS, "train", "default")
+    assert job is not None
+    for name in pods:
+        cluster.pod(name, 2, wishes={"gang": "auto"})
+        pod = cluster.get_pod(name)
+        pod["metadata"]["ownerReferences"] = owned("batch/v1", "Job", "train", job["metadata"]["uid"])
+        cluster.put(PODS, pod)
+
+
+async def test_the_size_of_a_gang_is_read_from_the_job_of_its_pods(cluster: GpuCluster, shell: CommandLine) -> None:
+    full(cluster)
+    put_job(cluster, 3)
+    shell.api.optional = {JOBS}
+    of_job(cluster, "train-0", "train-1")
+    cluster.pod("alone", 2)
+    gang = ("default/job/train", "gathering", None, 2, 3)
+    assert [
+        (one["name"], one["state"], one["position"], one["pods"], one["needed_pods"]) for one in await waiting(shell)
+    ] == [("default/alone", "waiting", 1, 1, 1), gang]
+    assert (await shell.data("explain", "alone"))["queue"]["waiting"] == 1, "explain counts the same workloads"
+    of_job(cluster, "train-2")
+    assert [(one["name"], one["position"]) for one in await waiting(shell)] == [
+        ("default/alone", 1),
+        ("default/job/train", 2),
+    ]
+
+
+async def test_a_job_with_one_pod_at_a_time_makes_a_complete_gang(cluster: GpuCluster, shell: CommandLine) -> None:
+    full(cluster)
+    put_job(cluster, 1)
+    shell.api.optional = {JOBS}
+    of_job(cluster, "train-0")
+    assert [(one["name"], one["state"], one["position"]) for one in await waiting(shell)] == [
+        ("default/job/train", "waiting", 1)
+    ]
+
+
+async def test_a_gang_has_no_position_while_its_size_is_not_known(cluster: GpuCluster, shell: CommandLine) -> None:
+    full(cluster)
+    put_job(cluster, 3)
+    shell.api.optional = {JOBS}
+    shell.api.fail(path="/jobs/train", status=403, reason="Forbidden", message="no", times=math.inf)
+    of_job(cluster, "train-0", "train-1")
+    cluster.pod("alone", 2)
+    found = await waiting(shell)
+    assert [(one["name"], one["state"], one["position"], one["pods"], one["needed_pods"]) for one in found] == [
+        ("default/alone", "waiting", 1, 1, 1),
+        ("default/job/train", "unknown", None, 2, None),
+    ]
+    shown = (await shell.run("queue")).stdout
+    assert "size unknown  default/job/train     2" in shown
+    assert "size unknown: it is not known how many pods the gang has. gputopo explain NAME says why." in shown
+    explained = (await shell.data("explain", "job/train"))["reason"]
+    assert (
+        "you may not read 'Job train', which says how many pods the gang has. Ask for the verb get on jobs.batch"
+        in (explained)
+    )
+
+
+def in_group(cluster: GpuCluster, pod: str, group: str, policy: dict[str, Any]) -> None:
+    """Create a pod of the Job ``train``, which is in a PodGroup, and the PodGroup."""
+    cluster.put(GROUPS, {"metadata": {"name": group, "namespace": "default"}, "spec": {"schedulingPolicy": policy}})
+    admitted = cluster.admitted(pod, 2)
+    admitted["metadata"]["ownerReferences"] = owned("batch/v1", "Job", "train")
+    admitted["spec"]["schedulingGroup"] = {"podGroupName": group}
+    cluster.put(PODS, admitted)
+
+
+async def test_pods_without_gpus_count_for_the_size_of_a_pod_group(cluster: GpuCluster, shell: CommandLine) -> None:
+    full(cluster)
+    shell.api.optional = {GROUPS}
+    in_group(cluster, "train-0", "train", {"gang": {"minCount": 2}})
+    assert [(one["state"], one["pods"], one["needed_pods"]) for one in await waiting(shell)] == [("gathering", 1, 2)]
+    launcher = {"schedulingGroup": {"podGroupName": "train"}, "containers": [{"name": "main"}]}
+    cluster.put(PODS, {"metadata": {"name": "launcher", "namespace": "default"}, "spec": launcher})
+    assert [(one["name"], one["state"], one["position"]) for one in await waiting(shell)] == [
+        ("default/podgroup/train", "waiting", 1)
+    ]
+
+
+async def test_pods_whose_pod_group_makes_no_gang_have_a_position_each(cluster: GpuCluster, shell: CommandLine) -> None:
+    full(cluster)
+    shell.api.optional = {GROUPS}
+    for number in range(2):
+        in_group(cluster, f"train-{number}", JOB_GROUP, {"basic": {}})
+    assert [(one["name"], one["state"], one["position"]) for one in await waiting(shell)] == [
+        ("default/train-0", "waiting", 1),
+        ("default/train-1", "waiting", 2),
+    ]
+
+
 async def test_what_a_cap_never_allows_has_no_position(cluster: GpuCluster, shell: CommandLine) -> None:
     full(cluster)
     keep(cluster, "tenants: {a: {namespaces: [a], cap: [{gpus: 2}]}}")
@@ -210,7 +310,7 @@ async def test_it_says_how_many_gpus_are_reserved_for_whom(cluster: GpuCluster, 
     assert "RESERVED" in (await shell.run("queue")).stdout
 
 
-async def test_explain_knows_what_is_reserved_and_that_nobody_else_gets_it(
+async def test_explain_knows_what_is_reserved_and_that_no_other_gets_it(
     cluster: GpuCluster, shell: CommandLine
 ) -> None:
     cluster.node("n1")

@@ -74,7 +74,7 @@ def test_a_reader_is_told_what_changed_since_and_nothing_else() -> None:
     assert json.loads(feed.since(seen))["gone"] == ["pod/x"]  # who came again is not gone
 
 
-def test_a_reader_of_another_feed_or_of_a_forgotten_version_begins_anew() -> None:
+def test_a_reader_of_another_feed_or_of_a_forgotten_version_begins_again() -> None:
     feed, other = Feed(), Feed()
     feed.publish({"a": b"1"}, {})
     mark = feed.mark()
@@ -187,7 +187,7 @@ async def events(response: aiohttp.ClientResponse) -> Any:
 
 
 @pytest.mark.slow
-async def test_events_have_what_changed_and_a_reader_without_a_version_begins_anew(cluster: GpuCluster) -> None:
+async def test_events_have_what_changed_and_a_reader_without_a_version_begins_again(cluster: GpuCluster) -> None:
     async with served(cluster.store) as made, aiohttp.ClientSession() as client:
         async with client.get(f"{made.url}api/events") as response:
             assert (await response.text()).endswith("event: anew\ndata: {}\n\n")
@@ -245,7 +245,7 @@ async def settled(made: Served) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-async def test_what_is_kept_by_changes_is_what_is_read_anew(cluster: GpuCluster) -> None:
+async def test_what_is_kept_by_changes_is_what_is_read_again(cluster: GpuCluster) -> None:
     cluster.put(CONFIG_MAPS, policies_map("{}\n"))
     async with served(cluster.store) as made:
         for number in range(4):
@@ -270,7 +270,7 @@ async def test_what_is_kept_by_changes_is_what_is_read_anew(cluster: GpuCluster)
 
 
 @pytest.mark.slow
-async def test_beside_nvidias_driver_a_claim_that_comes_later_takes_gpus_from_what_is_free() -> None:
+async def test_next_to_nvidias_driver_a_claim_that_comes_later_takes_gpus_from_what_is_free() -> None:
     with ledger(NVIDIA):
         cluster = AddOnCluster()
         cluster.node("a")
@@ -429,7 +429,7 @@ async def test_between_two_logins_nothing_is_said_to_be_gone(cluster: GpuCluster
             assert (await ask(made.url, path))[0] == 503
 
 
-async def test_credentials_that_end_are_made_anew(cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_credentials_that_end_are_made_again(cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login_session, "LOGIN_S", 0.1)
     async with served(cluster.store) as made:
         made.api.token = "another"

@@ -30,7 +30,7 @@ def finished(*options: str) -> list[int]:
 
 
 @pytest.mark.parametrize("profile", sampled(PLACING, fast=2))
-def test_every_job_leaves_whatever_the_machines_are(profile: str) -> None:
+def test_every_job_leaves_on_any_machines(profile: str) -> None:
     chosen = [option for policy in QUICK for option in ("--policy", policy)]
     assert finished("-m", profile, "--nodes", "2", "--jobs", "30", *chosen) == [30] * len(QUICK)
 

@@ -125,7 +125,7 @@ def test_orders_by_tenant_are_others_of_these_with_one_tenant(order: str, other:
     assert msgspec.structs.replace(found, order=other) == replay(jobs, other, nodes=2)
 
 
-def test_fair_easy_reserves_at_once_and_for_whoever_has_had_least() -> None:
+def test_fair_easy_reserves_at_once_and_for_the_tenant_that_has_had_least() -> None:
     jobs = [
         job(0, 0, 4, 100, declared=100), job(1, 1, 8, 50), job(2, 2, 8, 10, tenant=1), job(3, 3, 4, 200),
         job(4, 4, 2, 90, declared=90),

@@ -617,7 +617,7 @@ def addon(well: GpuCluster) -> GpuCluster:
 
 
 @pytest.mark.parametrize("more", [(), ("--allocating-driver=gpu.nvidia.com",)])
-async def test_where_all_is_well_beside_nvidias_driver(
+async def test_where_all_is_well_next_to_nvidias_driver(
     addon: GpuCluster, shell: CommandLine, more: tuple[str, ...]
 ) -> None:
     addon.put(PODS, part("node", more=more))
@@ -627,7 +627,7 @@ async def test_where_all_is_well_beside_nvidias_driver(
     assert ("PASS", "gpu.nvidia.com has devices on 1 node") in found["slices"]
 
 
-async def test_what_is_wrong_beside_nvidias_driver(addon: GpuCluster, shell: CommandLine) -> None:
+async def test_what_is_wrong_next_to_nvidias_driver(addon: GpuCluster, shell: CommandLine) -> None:
     addon.put(PODS, part("node", more=("--allocating-driver=gpu.nvidia.com",)))
     addon.remove(DEVICE_CLASSES, "gpu.nvidia.com")
     addon.put(RESOURCE_SLICES, nvidia.slices("n1", []))

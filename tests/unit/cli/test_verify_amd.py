@@ -53,13 +53,13 @@ def test_a_gpu_that_no_container_can_be_given_is_told(tmp_path: Path) -> None:
 
 
 def test_errors_that_a_gpu_counts_are_told(tmp_path: Path) -> None:
-    ill = server(tmp_path)
-    folder = ill.device(2) / "ras"
+    faulty = server(tmp_path)
+    folder = faulty.device(2) / "ras"
     folder.mkdir()
     (folder / "umc_err_count").write_text("ue: 12\nce: 4\n")
     status, text = said(tmp_path, status=0)["gpus"]
     assert (status, text) == (
-        "WARN", f"{ill.machine.gpus[2].uuid}: ecc 12 uncorrected errors since the driver was loaded",
+        "WARN", f"{faulty.machine.gpus[2].uuid}: ecc 12 uncorrected errors since the driver was loaded",
     )  # fmt: skip
 
 

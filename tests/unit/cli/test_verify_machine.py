@@ -98,10 +98,12 @@ def test_a_lost_gpu_and_a_lost_link(tmp_path: Path) -> None:
     base(server, cdi_specification(server.machine))
     assert said(server, status=0)["links"][0][0] == "PASS"
     gpus = [msgspec.structs.replace(server.machine.gpus[0], switch_links=17), *server.machine.gpus[1:]]
-    ill = Server(msgspec.structs.replace(server.machine, gpus=tuple(gpus), links=server.machine.links), tmp_path / "b")
-    base(ill, cdi_specification(ill.machine))
-    ill.table["lost 3"] = "0"
-    found = said(ill, status=1)
+    faulty = Server(
+        msgspec.structs.replace(server.machine, gpus=tuple(gpus), links=server.machine.links), tmp_path / "b"
+    )
+    base(faulty, cdi_specification(faulty.machine))
+    faulty.table["lost 3"] = "0"
+    found = said(faulty, status=1)
     assert any(status != "PASS" for status, _ in found["gpus"])
 
 
@@ -120,7 +122,7 @@ def test_without_an_api_server_the_hardware_is_looked_at(dgx1: Server, tmp_path:
     assert "cannot be read" in one[1]
 
 
-def test_beside_nvidias_driver_no_base_specification_is_wanted(dgx1: Server) -> None:
+def test_next_to_nvidias_driver_no_base_specification_is_wanted(dgx1: Server) -> None:
     (cdi(dgx1) / GPU_FILE).unlink()
     assert "base-specification" not in said(dgx1, "--allocating-driver", "gpu.nvidia.com", status=0)
 

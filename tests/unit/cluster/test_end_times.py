@@ -59,7 +59,7 @@ async def test_one_that_is_deleted_ends_with_its_grace() -> None:
     assert ends(cluster) == NOW + 20 + FREED_S
 
 
-async def test_nobody_counts_on_an_end_that_has_not_come() -> None:
+async def test_no_plan_counts_on_an_end_that_has_not_come() -> None:
     cluster = await running(activeDeadlineSeconds=1, terminationGracePeriodSeconds=0)
     assert ends(cluster) == NOW - 59 + FREED_S
     picture = cluster.worker.picture
@@ -90,7 +90,7 @@ async def test_a_gang_ends_when_all_of_it_does() -> None:
     assert ends(cluster, "g-0") == ends(cluster, "g-1") is not None
 
 
-async def test_of_a_set_that_pods_share_nobody_knows_the_end() -> None:
+async def test_of_a_set_that_pods_share_the_end_is_unknown() -> None:
     cluster = GpuCluster()
     cluster.node("a")
     cluster.pod("one", 4, wishes={"shared-claim": "duo"}, activeDeadlineSeconds=60)
@@ -98,7 +98,7 @@ async def test_of_a_set_that_pods_share_nobody_knows_the_end() -> None:
     assert ends_at(cluster.worker.picture, ("default", "duo"), NOW) is None
 
 
-async def test_somebody_elses_claim_has_no_end() -> None:
+async def test_a_foreign_claim_has_no_end() -> None:
     cluster = GpuCluster()
     cluster.node("a")
     cluster.rival("theirs", "a", [0])
@@ -107,6 +107,6 @@ async def test_somebody_elses_claim_has_no_end() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "yesterday", "2026-13-01T00:00:00Z"])
-def test_a_time_that_is_none_is_none(text: str | None) -> None:
+def test_an_invalid_time_does_not_count(text: str | None) -> None:
     assert seconds(text) is None
     assert given_at(None) is None

@@ -78,7 +78,7 @@ def drawn(rng: random.Random) -> dict[str, Tenant]:
 
 
 @pytest.mark.parametrize("seed", sampled(range(16)))
-def test_each_tenant_sees_what_is_free_of_its_partition_and_of_nobody_elses(seed: int) -> None:
+def test_each_tenant_sees_what_is_free_of_its_partition_and_of_no_other(seed: int) -> None:
     rng = random.Random(seed)
     table = NodeTable()
     mode = rng.choice((Mode(), SHARED, DYNAMIC))

@@ -85,28 +85,28 @@ def share(cores: int, memory_mib: int = 1) -> tuple[Amount, ...]:
         (DYNAMIC, (MigSlice("1g.10gb", 0, 1),), {B: None}, False),
     ],
 )
-def test_what_fits_beside_what_others_hold(mode: Mode, wanted: Usage, held: Mapping[Key, Usage], fits: bool) -> None:
+def test_what_fits_next_to_what_others_hold(mode: Mode, wanted: Usage, held: Mapping[Key, Usage], fits: bool) -> None:
     found = inventory("n", mode=mode)
     for claim, taken in held.items():
         found.hold(claim, {gpu("n"): taken})
     assert found.fits(A, gpu("n"), wanted, list(held)) is fits
 
 
-def test_those_that_hold_nothing_of_a_gpu_are_in_nobodys_way() -> None:
+def test_those_that_hold_nothing_of_a_gpu_disturb_no_pod() -> None:
     found = inventory("n", mode=Mode(shared="mps", exclusive_to="namespace"))
     found.hold(B, {gpu("n"): share(1)})
     found.hold(C, {gpu("n", 1): share(1)})
     assert found.fits(A, gpu("n"), share(99), [B, C])
 
 
-def test_nobody_knows_what_fits_on_a_gpu_that_is_not_listed() -> None:
+def test_it_is_unknown_what_fits_on_a_gpu_that_is_not_listed() -> None:
     found = inventory("n")
     found.hold(B, {("away", "gpu-1"): share(1)})
     assert found.fits(A, ("away", "gpu-1"), share(1), [])
     assert not found.fits(A, ("away", "gpu-1"), share(1), [B])
 
 
-def test_whoever_asks_in_turns_has_no_node_looked_at_again() -> None:
+def test_a_workload_that_asks_in_turns_has_no_node_looked_at_again() -> None:
     found = inventory(*"abcd", mode=Mode(shared="mps", exclusive_to="namespace"))
     for node in "abcd":
         found.hold((f"tenant-of-{node}", "c"), {gpu(node): share(1)})
@@ -127,7 +127,7 @@ def test_a_number_is_no_other_namespaces_once_its_own_has_left() -> None:
     assert found.tenant("second") not in (0, number)
 
 
-def test_of_a_gpu_that_two_namespaces_had_before_it_was_one_s_nobody_gets_more() -> None:
+def test_of_a_gpu_that_two_namespaces_had_before_it_was_exclusive_no_pod_gets_more() -> None:
     found = inventory("n", mode=Mode(shared="mps", exclusive_to="namespace"))
     for claim in (A, C):
         found.hold(claim, {gpu("n"): share(10)})
@@ -137,7 +137,7 @@ def test_of_a_gpu_that_two_namespaces_had_before_it_was_one_s_nobody_gets_more()
 
 
 @pytest.mark.slow
-def test_whoever_is_looked_for_is_offered_what_he_would_be_were_he_the_only_one() -> None:
+def test_a_searched_pod_is_offered_what_it_would_be_as_the_only_one() -> None:
     rng = random.Random(7)
     mode = Mode(shared="mps", exclusive_to="namespace")
     found, held = inventory("a", "b", mode=mode), dict[Key, dict[tuple[str, str], Usage]]()
@@ -250,7 +250,7 @@ def test_who_waits_is_asked_again_when_something_may_have_become_free_and_else_n
     assert news(B, "nothing")
 
 
-def test_beside_who_has_a_gpu_whole_nothing_is_given_whatever_parts_are_on_it() -> None:
+def test_next_to_a_whole_gpu_user_nothing_is_given_with_any_parts_on_it() -> None:
     found = inventory("n")
     found.hold(A, {gpu("n"): None})
     found.hold(B, {gpu("n"): share(10)})
@@ -258,7 +258,7 @@ def test_beside_who_has_a_gpu_whole_nothing_is_given_whatever_parts_are_on_it() 
     assert choice.containers[0][0].gpu != 0
 
 
-def test_a_gpu_that_is_never_whole_is_no_free_one_and_its_tainted_instance_nobodys() -> None:
+def test_a_gpu_that_is_never_whole_is_not_free_and_its_tainted_instance_is_of_no_pod() -> None:
     found = inventory("n", mode=STATIC, instances=TWO, taint=instance(SMALL)[1])
     assert found.free().tolist()[0] == 7
     assert found.fleet.rank(Mig(profiles=(("3g.40gb",),)))

@@ -248,7 +248,7 @@ async def test_pods_are_spread_as_if_those_that_end_were_gone() -> None:
     assert node_of(cluster, "db-1") == node_of(cluster, "db-0")
 
 
-async def test_a_spread_that_counts_nobody_keeps_nobody_away() -> None:
+async def test_a_spread_that_counts_no_pod_keeps_no_pod_away() -> None:
     cluster = GpuCluster()
     for zone in ("a", "b"):
         cluster.node(zone, labels={ZONE: zone})

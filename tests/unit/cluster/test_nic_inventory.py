@@ -117,7 +117,7 @@ def test_what_is_no_nic_of_these_drivers_is_not_read() -> None:
         {"dra.net/pciAddress": {"strings": [A]}},
     ],
 )
-def test_a_device_without_an_address_is_none_that_can_be_pinned(attributes: Object) -> None:
+def test_a_device_without_an_address_cannot_be_pinned(attributes: Object) -> None:
     assert [nic.address for nic in made({"name": "eth0v1", "attributes": attributes}, nics.device(A)).nics] == [A]
 
 
@@ -183,7 +183,7 @@ def test_of_a_pool_the_newest_whole_generation_counts() -> None:
     assert free(mine) == []
 
 
-def test_one_card_of_two_drivers_is_had_once() -> None:
+def test_one_card_of_two_drivers_counts_once() -> None:
     mine = book()
     see(mine, made(nics.device(A)))
     see(mine, made(nics.function(A, B), driver=SRIOV))
@@ -216,7 +216,7 @@ def test_who_has_the_same_nic_is_known_by_where_it_is() -> None:
     assert [nic.address for nic in mine.free("a", ("x", "ours"))] == [B]
 
 
-def test_another_version_of_the_same_slice_wakes_nobody() -> None:
+def test_another_version_of_the_same_slice_wakes_no_pod() -> None:
     mine = book()
     mine.asked = True
     first = made(nics.device(A))
@@ -321,7 +321,7 @@ def test_only_nodes_that_are_of_interest_are_counted_and_the_others_when_they_ar
     assert mine.looks == ["b", "a"]
 
 
-def test_a_node_in_the_place_of_another_is_counted_anew() -> None:
+def test_a_node_in_the_place_of_another_is_counted_again() -> None:
     mine = book()
     see(mine, made(nics.device(A)))
     assert enough(mine, ONE) == {"a"}

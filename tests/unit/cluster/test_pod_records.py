@@ -96,7 +96,7 @@ def test_of_ours_all_is_kept_that_is_looked_at_and_no_long_text_of_others() -> N
 
 
 @pytest.mark.parametrize("value", ["placed", "", "other"])
-def test_our_label_makes_a_pod_ours_whatever_its_value(value: str) -> None:
+def test_our_label_makes_a_pod_ours_with_any_value(value: str) -> None:
     assert isinstance(read(pod(labels={names.LABEL: value})), Pod)
 
 
@@ -160,7 +160,7 @@ def test_a_resize_is_counted_as_for_every_pod(status: Any, whole: Any, reason: s
         assert kept.takes["cpu"] < 9000
 
 
-def test_alike_pods_share_what_they_take_and_nobody_can_change_it() -> None:
+def test_alike_pods_share_what_they_take_and_no_pod_can_change_it() -> None:
     one, other = read(pod("p1")), read(pod("p2", node="n2"))
     limited = [{"name": "c", "resources": {"requests": {"cpu": "1500m", "memory": "1Gi"}, "limits": {"cpu": "2"}}}]
     written_otherwise = read(pod("p3", containers=limited))

@@ -95,7 +95,7 @@ def test_other_peoples_annotations_and_labels_are_not_kept() -> None:
     assert len(msgspec.json.encode(records.read_node(msgspec.Raw(msgspec.json.encode(node))))) < 1000
 
 
-def test_a_claim_that_is_nobodys_of_ours_is_not_kept_at_all() -> None:
+def test_a_claim_of_no_pod_of_ours_is_not_kept_at_all() -> None:
     claim = {"metadata": {"name": "theirs", "namespace": "n"}}
     assert records.read_claim(msgspec.Raw(msgspec.json.encode(claim))) is None
 

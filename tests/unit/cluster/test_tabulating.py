@@ -149,7 +149,7 @@ async def test_a_node_that_went_is_not_waited_for() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [DIES, TALKS, None])
-async def test_a_process_that_is_no_good_is_tried_anew_after_a_pause(
+async def test_a_process_that_is_no_good_is_tried_again_after_a_pause(
     command: tuple[str, ...] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, program = Clock(), tmp_path / "program"
@@ -361,7 +361,7 @@ async def test_a_claim_that_a_crash_left_to_a_gated_pod_waits_for_the_tables_of_
     assert not cluster.get_pod("p")["spec"]["schedulingGates"]
 
 
-async def test_a_node_that_goes_stands_aside_no_longer() -> None:
+async def test_a_node_that_goes_leaves_the_unassessed_nodes() -> None:
     cluster, _ = cluster_of("a")
     cluster.pod("p", 8)
     await cluster.settle()

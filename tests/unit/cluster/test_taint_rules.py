@@ -100,7 +100,7 @@ async def test_a_rule_is_about_what_all_of_its_selectors_are_about(selector: Obj
 
 
 @pytest.mark.parametrize("effect", ["None", "", "PreferNoSchedule"])
-def test_a_rule_that_keeps_nobody_away_is_none(effect: str) -> None:
+def test_a_rule_that_keeps_no_pod_away_does_not_count(effect: str) -> None:
     assert read(rule("note", {}, effect=effect)) is None
 
 
@@ -161,7 +161,7 @@ def piece(node: str, *, generation: int = 1) -> SliceRecord:
 
 
 @pytest.mark.parametrize("seed", sampled(range(8)))
-def test_in_whatever_order_slices_and_rules_come_and_go_what_is_left_is_the_same(seed: int) -> None:
+def test_what_is_left_is_the_same_in_any_order_of_slices_and_rules(seed: int) -> None:
     rng = random.Random(seed)
     rules, shown, published = TaintRules(), dict[str, SliceRecord](), dict[str, SliceRecord]()
     known: dict[str, TaintRule] = {}

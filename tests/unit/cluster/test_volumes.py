@@ -193,7 +193,7 @@ async def test_a_pod_stays_at_its_gate_until_its_claim_has_what_it_has_not_to_wa
 @pytest.mark.parametrize(
     "error", [ApiError(403, "Forbidden", "no"), ApiError(500, "InternalError", "broken"), Unreachable("gone")]
 )
-async def test_what_cannot_be_read_holds_up_nobody(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_read_holds_up_no_pod(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     cluster = GpuCluster()
     zones(cluster)
     answer = cluster.client.get
@@ -329,7 +329,7 @@ async def test_a_promise_ends_in_time_while_a_new_leader_reads_where_volumes_are
 
 
 @pytest.mark.looptime
-async def test_an_answer_that_was_asked_for_before_is_not_for_whoever_comes_next() -> None:
+async def test_an_answer_that_was_asked_for_before_is_not_for_the_next_pod() -> None:
     cluster = GpuCluster()
     zones(cluster)
     storage_class(cluster, "late", "WaitForFirstConsumer")

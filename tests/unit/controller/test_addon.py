@@ -99,7 +99,7 @@ async def test_our_own_claims_are_known_by_their_pins_after_a_restart_in_the_mid
     assert free(cluster) == [index for index in range(8) if index not in out]
 
 
-async def test_a_promise_whose_gpu_got_a_name_that_is_taken_is_made_anew_elsewhere() -> None:
+async def test_a_promise_whose_gpu_got_a_name_that_is_taken_is_made_again_elsewhere() -> None:
     cluster = AddOnCluster()
     cluster.node("a")
     cluster.foreign("theirs", "a", "gpu-0")
@@ -232,7 +232,7 @@ async def test_while_their_pool_is_not_whole_its_old_names_count_and_nothing_is_
     assert 3 not in cluster.gpus("p")[1]
 
 
-async def test_monitoring_takes_nothing_and_other_drivers_devices_are_nobodys_gpus() -> None:
+async def test_monitoring_takes_nothing_and_other_drivers_devices_are_no_gpus_of_pods() -> None:
     cluster = AddOnCluster()
     cluster.node("a")
     results = [

@@ -50,7 +50,7 @@ async def settled() -> GpuCluster:
     return cluster
 
 
-def _held_by_nobody(picture: Picture) -> None:
+def _held_by_no_claim(picture: Picture) -> None:
     picture.inventory.holds.hold(CLAIM, {})
 
 
@@ -174,7 +174,7 @@ def _free(picture: Picture) -> None:
 
 
 BREAKS: list[tuple[Callable[[Picture], None], str]] = [
-    (_held_by_nobody, "allocations"),
+    (_held_by_no_claim, "allocations"),
     (_held_by_a_ghost, "allocations"),
     (_stands_with_a_device_alone, "allocations"),
     (_stands_with_no_device, "allocations"),

@@ -86,7 +86,7 @@ async def test_who_uses_a_cap_is_added_up_only_for_a_reason_that_is_read(monkeyp
     assert len(added_up) == 1
 
 
-async def test_it_holds_up_nobody_else_of_its_kind() -> None:
+async def test_it_holds_up_no_other_of_its_kind() -> None:
     cluster = cluster_of(capped(4), a="dgx1-v100")
     cluster.pod("first", 4)
     cluster.pod("second", 4)

@@ -275,7 +275,7 @@ async def test_where_there_is_no_fabric_none_is_asked_for() -> None:
     assert {placed(made, name) for name in pods} == {"a", "b"}
 
 
-async def test_a_pod_that_is_made_anew_stays_in_its_gangs_fabric() -> None:
+async def test_a_pod_that_is_made_again_stays_in_its_gangs_fabric() -> None:
     made = cluster("a1", "a2", clique="u.1")
     add(made, "b1", clique="u.2")
     pods = gang(made, 2)
@@ -333,7 +333,7 @@ async def test_the_audit_finds_a_claim_with_a_channel_whose_end_was_not_taken_in
     assert picture.nodes.channels()[picture.nodes.row("a")]
 
 
-async def test_beside_nvidias_driver_of_gpus_it_is_the_same() -> None:
+async def test_next_to_nvidias_driver_of_gpus_it_is_the_same() -> None:
     with bound(NVIDIA):
         made = AddOnCluster()
         add(made, "a", "b", clique="u.1")

@@ -31,7 +31,7 @@ def at_gate(cluster: GpuCluster, pod: str, answer: Any) -> None:
     cluster.client.patch = patch  # type: ignore[method-assign]
 
 
-async def test_a_pod_whose_claim_is_somebody_elses_is_told_so_also_after_a_refusal() -> None:
+async def test_a_pod_whose_claim_is_of_another_owner_is_told_so_also_after_a_refusal() -> None:
     cluster = nodes("a")
     cluster.pod("p", 8)
     cluster.client.refuse["create"] = [DENIED]

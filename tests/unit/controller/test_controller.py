@@ -85,7 +85,7 @@ async def test_pods_are_placed_wait_and_are_placed_when_another_goes(running: Ru
         assert sorted(gpu for pod in ("two", "three") for gpu in cluster.gpus(pod)[1]) == list(range(8))
 
 
-async def test_a_replica_that_leads_says_so_whatever_becomes_of_its_figures(running: Running) -> None:
+async def test_a_replica_that_leads_says_so_even_if_its_figures_fail(running: Running) -> None:
     cluster = running.cluster
     cluster.node("a")
     cluster.pod("p")
@@ -121,7 +121,7 @@ async def test_a_server_that_fails_for_a_moment_delays_a_placement_and_no_more(r
     assert len(cluster.all(RESOURCE_CLAIMS)) == 1
 
 
-async def test_a_patch_of_a_pod_that_changed_is_refused_by_its_test_and_made_anew(running: Running) -> None:
+async def test_a_patch_of_a_pod_that_changed_is_refused_by_its_test_and_made_again(running: Running) -> None:
     cluster = running.cluster
     cluster.node("a")
     cluster.pod("p")

@@ -40,7 +40,7 @@ def budgets(cluster: Contested, pod: str, *names: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", ANSWERS)
-async def test_an_answer_about_one_pod_has_another_chosen_and_nobody_else_wait(answer: str) -> None:
+async def test_an_answer_about_one_pod_has_another_chosen_and_no_other_wait(answer: str) -> None:
     cluster = await contested(("one", 8, 0), ("two", 8, 5), nodes="ab")
     cluster.client.refuse["evict"] = [ANSWERS[answer]] * 100
     cluster.pod("me", 8, priority=10)
@@ -131,7 +131,7 @@ async def test_who_is_refused_keeps_no_neighbour_from_ending() -> None:
     assert cluster.ending() == ["one", "three"]
 
 
-async def test_trouble_of_the_servers_storage_is_nobodys_refusal() -> None:
+async def test_trouble_of_the_servers_storage_is_no_refusal() -> None:
     cluster = await contested(("one", 8, 0), ("two", 8, 5), nodes="ab")
     cluster.client.refuse["evict"] = [ApiError(500, "", "etcdserver: request timed out", request=EVICTION)]
     cluster.pod("me", 8, priority=10)

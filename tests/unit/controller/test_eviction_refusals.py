@@ -30,7 +30,7 @@ def test_what_a_plan_that_goes_on_is_answered_meanwhile_is_the_same_time() -> No
     assert refusals.left_alone_s(ONE, 70) == 120
 
 
-def test_it_begins_from_the_first_again_once_it_was_not_refused_or_nobody_asked_for_long() -> None:
+def test_it_begins_from_the_first_again_once_it_was_not_refused_or_not_asked_for_long() -> None:
     refusals = EvictionRefusals()
     refusals.add([ONE], 0)
     refusals.forget(ONE)

@@ -320,7 +320,7 @@ async def test_nodes_whose_agent_is_gone_are_counted_while_claims_hold_their_gpu
 
 
 @pytest.mark.usefixtures("addon")
-async def test_beside_nvidias_driver_only_claims_that_we_chose_tell_that_our_agent_is_gone() -> None:
+async def test_next_to_nvidias_driver_only_claims_that_we_chose_tell_that_our_agent_is_gone() -> None:
     cluster = AddOnCluster()
     cluster.node("a")
     cluster.node("b", None)

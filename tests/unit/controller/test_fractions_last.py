@@ -24,13 +24,15 @@ KINDS = {
 EACH = pytest.mark.parametrize("kind", KINDS)
 
 
-def cluster_of(mode: Mode, *aside: int, nodes: tuple[str, ...] = ("a",), **of_node: tuple[int, ...]) -> GpuCluster:
+def cluster_of(
+    mode: Mode, *for_fractions: int, nodes: tuple[str, ...] = ("a",), **of_node: tuple[int, ...]
+) -> GpuCluster:
     """Return a cluster of nodes on which these GPUs are handed out by the mode."""
     cluster = GpuCluster()
     for name in nodes:
         cluster.node(name, "hgx-h100")
         machine = cluster.machines[name]
-        modes = {gpu.uuid: mode for gpu in machine.gpus if gpu.index in of_node.get(name, aside)}
+        modes = {gpu.uuid: mode for gpu in machine.gpus if gpu.index in of_node.get(name, for_fractions)}
         for built in resource_slices.build(machine, node=name, node_uid="n", modes=modes):
             built["spec"]["pool"]["generation"] = 2
             cluster.put(RESOURCE_SLICES, built)

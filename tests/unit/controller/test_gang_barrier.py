@@ -200,7 +200,7 @@ async def test_a_member_that_loses_its_seat_after_the_others_went_gets_another_p
 
 
 @pytest.mark.parametrize("barrier", [True, False])
-async def test_a_gang_whose_gates_somebody_keeps_shut_keeps_its_gpus_from_nobody(
+async def test_a_gang_whose_gates_others_keep_shut_keeps_its_gpus_from_no_other(
     monkeypatch: pytest.MonkeyPatch, barrier: bool
 ) -> None:
     cluster = cluster_of("ab", promise_s=30.0) if barrier else GpuCluster(promise_s=30.0)
@@ -245,7 +245,7 @@ async def test_no_nomination_outlives_its_plan() -> None:
     assert "nominatedNodeName" not in cluster.get_pod("train-0")["status"]
 
 
-async def test_a_range_of_which_one_pod_comes_anew_asks_for_that_pod_alone() -> None:
+async def test_a_range_of_which_one_pod_comes_again_asks_for_that_pod_alone() -> None:
     cluster = cluster_of("ab", promise_s=30.0, unschedulable_s=5.0)
     for i in range(3):
         cluster.pod(f"train-{i}", 8, wishes={"gang": "train", "gang-size": "2-3"})

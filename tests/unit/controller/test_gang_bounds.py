@@ -93,7 +93,7 @@ async def test_a_gang_keeps_no_more_places_than_it_has_pods() -> None:
     assert sum(cluster.claim(f"other-{number}") is not None for number in range(8)) == 8
 
 
-async def test_a_plan_of_more_pods_than_there_can_be_is_none() -> None:
+async def test_a_plan_of_more_pods_than_there_can_be_does_not_count() -> None:
     cluster = GpuCluster()
     for node in "abc":
         cluster.node(node)

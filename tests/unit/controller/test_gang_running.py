@@ -81,7 +81,7 @@ async def test_one_to_which_a_pod_came_after_its_claims_has_lost_one() -> None:
     assert isinstance(step(cluster, late=pods[0], restarts=False), OneByOne)
 
 
-async def test_a_leader_that_begins_sees_what_a_gang_lost_while_nobody_led() -> None:
+async def test_a_leader_that_begins_sees_what_a_gang_lost_without_a_leader() -> None:
     cluster = cluster_of("ab")
     wishes = {"gang": "train", "gang-size": "2", "on-member-loss": "restart"}
     pods = of_job(cluster, wishes=wishes)
@@ -128,7 +128,7 @@ async def test_a_pod_that_comes_waits_until_it_is_known_where_the_others_are(mon
     assert "not assessed yet" in (cluster.note("train-1", "reason") or "")
 
 
-async def test_one_of_which_half_is_bound_is_to_start_anew_after_its_deadline_however_often_it_is_looked_at() -> None:
+async def test_one_of_which_half_is_bound_is_to_start_again_after_its_deadline_however_often_it_is_looked_at() -> None:
     cluster = GpuCluster(promise_s=30.0)
     for node in "ab":
         cluster.node(node)

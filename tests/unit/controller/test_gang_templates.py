@@ -35,14 +35,14 @@ async def lose(cluster: GpuCluster, name: str) -> None:
     assert cluster.claim(name) is None
 
 
-@pytest.mark.parametrize("anew", [False, True], ids=["", "new controller"])
+@pytest.mark.parametrize("is_new_controller", [False, True], ids=["", "new controller"])
 @pytest.mark.parametrize("with_nics", [False, True], ids=["", "nics"])
-async def test_a_lost_pod_is_placed_anew_where_it_was(with_nics: bool, anew: bool) -> None:
+async def test_a_lost_pod_is_placed_again_where_it_was(with_nics: bool, is_new_controller: bool) -> None:
     cluster = a_cluster("a", "b")
     template(cluster, gpus(count=2), *([wanted("nic", 2)] if with_nics else []))
     before = await running(cluster, dict.fromkeys("pqr", "t"), near=with_nics)
     await lose(cluster, "q")
-    if anew:
+    if is_new_controller:
         cluster.restart()
     member(cluster, "q", near=with_nics)
     await run(cluster)
@@ -54,15 +54,15 @@ async def test_a_lost_pod_is_placed_anew_where_it_was(with_nics: bool, anew: boo
 
 
 @pytest.mark.parametrize("lost", ["p", "q"])
-@pytest.mark.parametrize("anew", [False, True], ids=["", "new controller"])
-async def test_so_is_one_of_either_role_whose_templates_differ(lost: str, anew: bool) -> None:
+@pytest.mark.parametrize("is_new_controller", [False, True], ids=["", "new controller"])
+async def test_so_is_one_of_either_role_whose_templates_differ(lost: str, is_new_controller: bool) -> None:
     cluster = a_cluster("a", "b")
     template(cluster, gpus(count=4), wanted("nic", 4), name="leads")
     template(cluster, gpus("first"), gpus("second"), name="works")
     by = {"p": "leads", "q": "works", "r": "works"}
     before = await running(cluster, by)
     await lose(cluster, lost)
-    if anew:
+    if is_new_controller:
         cluster.restart()
     member(cluster, lost, by[lost])
     await run(cluster)
@@ -86,9 +86,9 @@ def _unreadable(cluster: GpuCluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [_another, _gone, _unreadable])
-@pytest.mark.parametrize("anew", [False, True], ids=["", "new controller"])
+@pytest.mark.parametrize("is_new_controller", [False, True], ids=["", "new controller"])
 async def test_what_became_of_the_templates_of_those_that_run_is_all_one(
-    change: Callable[[GpuCluster], None], anew: bool
+    change: Callable[[GpuCluster], None], is_new_controller: bool
 ) -> None:
     cluster = a_cluster("a", "b")
     template(cluster, gpus(count=4), wanted("nic", 4), name="leads")
@@ -96,7 +96,7 @@ async def test_what_became_of_the_templates_of_those_that_run_is_all_one(
     await running(cluster, {"p": "leads", "q": "leads", "r": "leads"})
     await lose(cluster, "q")
     change(cluster)
-    if anew:
+    if is_new_controller:
         cluster.restart()
     member(cluster, "q", "works", near=True)
     await run(cluster)
@@ -121,7 +121,7 @@ async def test_its_own_template_it_waits_for() -> None:
     assert cluster.gpus("q") == before["q"]
 
 
-async def test_one_comes_late_beside_one_that_has_just_been_promised_its_place() -> None:
+async def test_one_comes_late_next_to_one_that_has_just_been_promised_its_place() -> None:
     cluster = a_cluster("a", "b")
     template(cluster, gpus(count=2), wanted("nic", 2))
     await running(cluster, dict.fromkeys("pqr", "t"))

@@ -46,7 +46,7 @@ async def test_a_gang_is_one_however_the_json_of_its_notes_is_written() -> None:
     assert cluster.note("train-0", "reason") == "Waiting for more pods of the gang: 2 of 3 pods exist."
 
 
-async def test_without_places_for_all_nobody_gets_one() -> None:
+async def test_without_places_for_all_no_pod_gets_one() -> None:
     cluster = nodes("ab")
     pods = gang(cluster, 3)
     await cluster.settle()
@@ -195,7 +195,7 @@ async def test_a_kept_place_ends_after_a_while() -> None:
     assert cluster.claim("other") is not None
 
 
-async def test_of_a_gang_that_is_to_start_anew_no_place_is_kept() -> None:
+async def test_of_a_gang_that_is_to_start_again_no_place_is_kept() -> None:
     cluster = nodes("ab")
     for i in range(2):
         cluster.pod(f"train-{i}", 8, wishes={"gang": "train", "gang-size": "2", "on-member-loss": "restart"})

@@ -139,7 +139,7 @@ async def test_it_stays_with_the_scheduler_and_counts_once_it_is_bound() -> None
     assert cluster.gpus("r") == ("b", [4, 5, 6, 7])
 
 
-async def test_a_claim_of_other_words_is_made_anew() -> None:
+async def test_a_claim_of_other_words_is_made_again() -> None:
     cluster = full("p")
     cluster.client.kill_at = 2
     with pytest.raises(Killed):
@@ -193,7 +193,7 @@ async def test_a_claim_whose_pod_is_gone_goes_too() -> None:
     assert cluster.claim("p") is None
 
 
-async def test_a_lift_that_somebodys_webhook_holds_up_takes_no_claim_back() -> None:
+async def test_a_lift_that_another_webhook_holds_up_takes_no_claim_back() -> None:
     cluster = full("p")
     refuse(cluster, "default", lambda: asyncio.sleep(3), verbs=("patch",))
     async with working(cluster):
@@ -203,7 +203,7 @@ async def test_a_lift_that_somebodys_webhook_holds_up_takes_no_claim_back() -> N
     assert cluster.claim("p") is not None
 
 
-async def test_a_claim_that_somebody_deletes_is_made_anew() -> None:
+async def test_a_claim_that_a_user_deletes_is_made_again() -> None:
     cluster = full("p", "q")
     await cluster.settle()
     cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
@@ -346,11 +346,11 @@ async def test_by_a_template_of_parts_it_keeps_off_gpus_of_one_namespace_and_get
     await cluster.settle()
     claim = cluster.claim("p")
     assert claim is not None
-    parts, beside = claim["spec"]["devices"]["requests"]
+    parts, of_author = claim["spec"]["devices"]["requests"]
     first, elsewhere, demanded = (entry["cel"]["expression"] for entry in parts["exactly"]["selectors"])
     assert (first, elsewhere) == (part["exactly"]["selectors"][0]["cel"]["expression"], exclusive.ELSEWHERE)
     assert demand in demanded
-    assert beside == nic
+    assert of_author == nic
 
 
 async def test_a_slice_of_a_gpu_with_so_much_memory_is_not_handed_over() -> None:

@@ -54,7 +54,7 @@ async def until_all_are_asked(cluster: GpuCluster) -> None:
         await asyncio.sleep(0.01)
 
 
-def nobody(cluster: GpuCluster) -> None:
+def for_no_scheduler(cluster: GpuCluster) -> None:
     """Have no adversary."""
 
 
@@ -106,8 +106,8 @@ async def started_in(adversary: Adversary) -> float:
     "adversary",
     [unknown_schedulers, pods_of_unknown_schedulers, pytest.param(impossible, marks=pytest.mark.slow)],
 )
-async def test_whoever_can_never_start_doubles_the_time_of_nobody_else(adversary: Adversary) -> None:
-    assert await started_in(adversary) <= 2 * await started_in(nobody)
+async def test_a_workload_that_can_never_start_doubles_the_time_of_no_other(adversary: Adversary) -> None:
+    assert await started_in(adversary) <= 2 * await started_in(for_no_scheduler)
 
 
 def labelled(second: int) -> Callable[[Object], object]:

@@ -16,7 +16,7 @@ from tests.fakes.idling import END, SINCE, START, WISH, Idling, end
 GANG = {"gang": "auto", "idle-timeout": "1h"}
 
 
-async def test_a_gang_ends_as_a_whole_by_suspending_what_made_it_and_nobody_resumes_that() -> None:
+async def test_a_gang_ends_as_a_whole_by_suspending_what_made_it_and_it_is_not_resumed() -> None:
     world = Idling()
     await world.job(pods=3, wishes=GANG)
     world.rest()

@@ -26,7 +26,7 @@ async def test_who_does_not_ask_for_it_is_told_once_and_never_ended() -> None:
     assert end(world) == (None, None)
 
 
-async def test_where_the_cluster_ends_nobody_those_who_ask_for_it_are_told_too() -> None:
+async def test_where_the_cluster_ends_no_pod_those_who_ask_for_it_are_told_too() -> None:
     world = Idling(ends=False)
     await notebook(world)
     await world.later(24 * 60)
@@ -76,7 +76,7 @@ async def test_a_short_time_is_no_shorter_than_the_warning() -> None:
     assert world.names == []
 
 
-async def test_who_works_again_is_not_ended_and_begins_anew() -> None:
+async def test_who_works_again_is_not_ended_and_begins_again() -> None:
     world = Idling()
     await notebook(world)
     await world.later(55)
@@ -95,7 +95,7 @@ async def test_who_works_again_is_not_ended_and_begins_anew() -> None:
     assert world.names == []
 
 
-async def test_who_was_idle_anew_for_a_moment_is_not_ended_for_what_was_before() -> None:
+async def test_who_was_idle_again_for_a_moment_is_not_ended_for_what_was_before() -> None:
     """Work between two looks of the controller: it never saw that the warning's reason had gone."""
     world = Idling()
     await notebook(world)
@@ -105,7 +105,7 @@ async def test_who_was_idle_anew_for_a_moment_is_not_ended_for_what_was_before()
     assert world.names == ["nb"]
 
 
-async def test_nobody_is_ended_once_the_agent_is_silent() -> None:
+async def test_no_pod_is_ended_once_the_agent_is_silent() -> None:
     world = Idling()
     await notebook(world)
     await world.later(55)
@@ -117,7 +117,7 @@ async def test_nobody_is_ended_once_the_agent_is_silent() -> None:
     assert world.names == []
 
 
-async def test_nobody_is_ended_who_was_warned_while_the_agent_was_silent() -> None:
+async def test_no_pod_is_ended_that_was_warned_while_the_agent_was_silent() -> None:
     world = Idling()
     await notebook(world)
     await world.later(10)
@@ -246,8 +246,8 @@ async def test_a_disruption_budget_is_kept_said_and_asked_again() -> None:
     assert world.names == []
 
 
-@pytest.mark.parametrize("anew", [False, True])
-async def test_nobody_is_ended_later_for_what_was_heard_when_it_was_due(anew: bool) -> None:
+@pytest.mark.parametrize("is_new_controller", [False, True])
+async def test_no_pod_is_ended_later_for_what_was_heard_when_it_was_due(is_new_controller: bool) -> None:
     """Its budget keeps it, its agent falls silent, and then the budget lets it go; by this leader, or the next."""
     world = Idling()
     await notebook(world)
@@ -256,7 +256,7 @@ async def test_nobody_is_ended_later_for_what_was_heard_when_it_was_due(anew: bo
     world.dead = True
     await world.later(5)
     world.cluster.remove(POD_DISRUPTION_BUDGETS, "keep", "default")
-    if anew:
+    if is_new_controller:
         world.lead()
     await world.later(120)
     assert world.names == ["nb"]
@@ -274,7 +274,7 @@ async def test_without_the_right_it_is_said_which_one_is_missing() -> None:
     assert "The controller cannot evict pods: set controller.idleEviction" in world.said[-1][1]
 
 
-async def test_who_cannot_be_ended_is_in_nobodys_way() -> None:
+async def test_who_cannot_be_ended_disturbs_no_pod() -> None:
     world = Idling()
     for number in range(12):
         await notebook(world, f"kept-{number}")
@@ -298,7 +298,7 @@ async def test_at_most_eight_are_ended_in_half_a_minute() -> None:
     assert world.names == []
 
 
-async def test_trouble_with_one_is_nobody_elses() -> None:
+async def test_trouble_with_one_disturbs_no_other() -> None:
     world = Idling()
     for name in ("a", "b"):
         await notebook(world, name)
@@ -316,7 +316,7 @@ async def test_a_pod_that_has_not_started_is_not_ended() -> None:
     assert end(world) == (None, None)
 
 
-async def test_a_warning_is_taken_back_where_the_cluster_ends_nobody_any_more() -> None:
+async def test_a_warning_is_taken_back_where_the_cluster_ends_no_pod_any_more() -> None:
     world = Idling()
     await notebook(world)
     await world.later(55)

@@ -33,7 +33,7 @@ from tests.kept import entries
     ],
     ids=lambda error: f"{getattr(error, 'status', type(error).__name__)}",
 )
-async def test_a_namespace_whose_writes_fail_delays_nobody_else(error: Exception) -> None:
+async def test_a_namespace_whose_writes_fail_delays_no_other(error: Exception) -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a", "dgx-h100")
     for number in range(40):
@@ -214,7 +214,7 @@ async def test_a_standby_remembers_nothing_of_what_it_need_not_do() -> None:
     assert not standby.busy
 
 
-async def test_claims_without_pods_are_collected_beside_those_of_a_namespace_that_hangs() -> None:
+async def test_claims_without_pods_are_collected_next_to_those_of_a_namespace_that_hangs() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
     for namespace, name in (("alpha", "p"), ("slow", "q"), ("zeta", "r")):

@@ -65,7 +65,7 @@ async def test_a_gang_is_as_old_as_the_moment_at_which_the_last_of_its_gates_wen
 
 
 @pytest.mark.parametrize(("admission", "first"), [("kueue", "mine"), ("", "other")])
-async def test_whom_kueue_let_in_waits_for_nobodys_share(admission: str, first: str) -> None:
+async def test_whom_kueue_let_in_waits_for_no_share(admission: str, first: str) -> None:
     """The namespace default has eight GPUs twice, team once, and counts nine times."""
     cluster = GpuCluster()
     follow(

@@ -120,7 +120,7 @@ async def test_parts_on_several_gpus_are_kept_though_they_would_fit_on_one_now(
     assert await kept(cluster, claim)
 
 
-async def test_one_whose_slice_cannot_be_made_beside_anothers_is_made_anew() -> None:
+async def test_one_whose_slice_cannot_be_made_next_to_anothers_is_made_again() -> None:
     cluster = GpuCluster()
     cluster.node("a", "hgx-h100", mode=DYNAMIC)
     cluster.rival("rival", "a", range(2, 8))
@@ -147,7 +147,7 @@ async def test_one_whose_slice_cannot_be_made_beside_anothers_is_made_anew() -> 
         (Amount(cores=30), SHARED, 2),
     ],
 )
-async def test_one_is_made_anew_when_the_pod_asks_for_other_sizes(
+async def test_one_is_made_again_when_the_pod_asks_for_other_sizes(
     asked: Asked | dict[str, Asked], mode: Mode, instead: Asked | dict[str, Asked]
 ) -> None:
     cluster = GpuCluster()
@@ -158,7 +158,7 @@ async def test_one_is_made_anew_when_the_pod_asks_for_other_sizes(
 
 
 @pytest.mark.parametrize(("before", "after"), [({}, PREFERS_NVLINK), (PREFERS_NVLINK, {})])
-async def test_one_is_made_anew_when_what_the_pod_prefers_has_changed(
+async def test_one_is_made_again_when_what_the_pod_prefers_has_changed(
     before: dict[str, str], after: dict[str, str]
 ) -> None:
     cluster = GpuCluster()
@@ -170,7 +170,7 @@ async def test_one_is_made_anew_when_what_the_pod_prefers_has_changed(
     assert cluster.note("p", "fallback") == after.get(names.PREFERRED)
 
 
-async def test_one_is_made_anew_when_nccl_is_to_be_told_something_else() -> None:
+async def test_one_is_made_again_when_nccl_is_to_be_told_something_else() -> None:
     cluster = GpuCluster()
     cluster.node("a")
     claim = await left(cluster, 2)
@@ -178,7 +178,7 @@ async def test_one_is_made_anew_when_nccl_is_to_be_told_something_else() -> None
     assert not await kept(cluster, claim)
 
 
-async def test_one_is_made_anew_when_its_gpus_have_lost_their_link() -> None:
+async def test_one_is_made_again_when_its_gpus_have_lost_their_link() -> None:
     cluster = GpuCluster()
     cluster.node("a")
     claim = await left(cluster, 2)
@@ -204,7 +204,7 @@ async def test_one_is_kept_when_its_gpus_have_other_numbers() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"gpus": [0, 9]}, {"gpus": [0]}, {"ring": [0, 9]}, {"node": "b"}])
-async def test_one_whose_choice_was_tampered_with_is_made_anew(changes: dict[str, Any]) -> None:
+async def test_one_whose_choice_was_tampered_with_is_made_again(changes: dict[str, Any]) -> None:
     cluster = GpuCluster()
     cluster.node("a")
     claim = await left(cluster, 2)

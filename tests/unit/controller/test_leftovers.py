@@ -100,7 +100,7 @@ async def test_a_claim_left_by_a_crash_is_replaced_when_its_slice_is_another_dev
     assert cluster.get_pod("p")["spec"]["nodeName"] == "a"
 
 
-async def test_a_claim_of_somebody_else_is_never_touched() -> None:
+async def test_a_claim_of_another_owner_is_never_touched() -> None:
     cluster = GpuCluster()
     cluster.node("a")
     theirs = cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})

@@ -82,7 +82,7 @@ async def test_each_write_has_its_own_time_and_only_a_slow_one_gives_the_slot_aw
     assert (len(slow), slot.since, lanes.idle) == (2, None, True)
 
 
-async def test_hanging_writes_of_many_namespaces_stop_nobody_else() -> None:
+async def test_hanging_writes_of_many_namespaces_stop_no_other() -> None:
     lanes = Lanes(nothing)
     for number in range(2 * MOST_SLOW_IN_ALL):
         lanes.take(f"slow{number}", ignore)
@@ -239,7 +239,7 @@ def test_a_pod_counts_once_and_not_after_its_answer() -> None:
     assert pace.room(pace.line("n", Waits("")), 0.0)
 
 
-def test_of_schedulers_that_nobody_has_seen_allocate_a_claim_a_tenant_tries_one_at_a_time() -> None:
+def test_of_schedulers_that_were_not_seen_to_allocate_a_claim_a_tenant_tries_one_at_a_time() -> None:
     pace = Pace(lambda namespace: "team" if namespace in "ab" else "")
     first = pace.line("a", Waits("nobody-0"))
     assert pace.room(first, 0.0)

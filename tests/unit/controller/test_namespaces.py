@@ -63,7 +63,7 @@ def test_what_a_namespace_has_had_goes_with_it() -> None:
     assert found.shares.held("namespace/a") == (2.0, 3.0)
 
 
-async def test_nobody_is_placed_before_it_is_known_whose_he_is() -> None:
+async def test_no_pod_is_placed_before_its_tenant_is_known() -> None:
     cluster = GpuCluster()
     cluster.node("a")
     cluster.worker.follow(BY_LABELS)

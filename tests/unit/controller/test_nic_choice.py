@@ -78,7 +78,7 @@ async def test_what_only_some_nics_can_have_in_common_is_found_wherever_they_are
     assert len({one[-4:] for one in pinned(cluster, "y")}) == 1
 
 
-async def test_a_function_that_both_drivers_publish_is_had_once() -> None:
+async def test_a_function_that_both_drivers_publish_counts_once() -> None:
     cluster = a_cluster()
     one, other = f"{NEAREST[0][:-1]}1", f"{NEAREST[1][:-1]}1"
     cluster.put(RESOURCE_SLICES, nics.published("a", [nics.device(one, virtual=True)]))
@@ -187,7 +187,7 @@ async def test_a_whole_search_is_bounded_and_goes_on_behind_where_it_ended(
         decide(Snapshot(picture, "default"), wish_of(cluster, "p"))
 
 
-async def test_every_node_of_a_gang_is_looked_at_whatever_the_others_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_node_of_a_gang_is_looked_at_at_any_cost_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nic_node, "MOST_WORK", 1)
     cluster = GpuCluster()
     for name in "abc":
@@ -198,7 +198,7 @@ async def test_every_node_of_a_gang_is_looked_at_whatever_the_others_cost(monkey
     assert {cluster.gpus(name)[0] for name in "pqr"} == {*"abc"}
 
 
-async def test_a_search_that_ended_on_a_node_does_not_say_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_that_ended_on_a_node_does_not_say_that_no_set_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nic_node, "MOST_TRIES", 8)
     cluster = GpuCluster()
     await hopeless(cluster, 2)
@@ -213,7 +213,7 @@ async def test_a_search_that_ended_on_a_node_does_not_say_that_there_is_none(mon
         decide(Snapshot(picture, "default"), wish_of(cluster, "p"))
 
 
-async def test_where_the_one_set_that_was_offered_will_not_do_it_is_not_said_that_there_is_none() -> None:
+async def test_where_the_one_set_that_was_offered_will_not_do_it_is_not_said_that_no_set_exists() -> None:
     cluster = a_cluster()
     cluster.rival("theirs", "a", [1, 2, 3])
     template(cluster, gpus(count=2), wanted("x", 1, named(4)), wanted("y", 1, on_node(0)))

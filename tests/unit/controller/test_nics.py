@@ -260,7 +260,7 @@ async def test_virtual_functions_are_near_what_their_card_is_near_and_of_differe
     assert len(given(cluster, driver=SRIOV)) == 2
 
 
-async def test_an_event_says_which_nics_a_pod_got_and_which_requests_nobody_chose_for() -> None:
+async def test_an_event_says_which_nics_a_pod_got_and_which_requests_had_no_choice() -> None:
     cluster = a_cluster()
     said: list[str] = []
 
@@ -338,7 +338,7 @@ async def test_no_slice_of_nics_is_wanted_before_a_pod_asks_for_some() -> None:
     assert cluster.worker.picture.nics.asked
 
 
-async def test_without_a_request_for_nics_gpus_have_one_near_them_whoever_has_it() -> None:
+async def test_without_a_request_for_nics_gpus_have_one_near_them_in_use_or_not() -> None:
     cluster = GpuCluster()
     cluster.node("a", "a100-x4-mesh")
     cluster.node("b", "a100-x4-mesh")

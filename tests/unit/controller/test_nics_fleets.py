@@ -57,7 +57,7 @@ async def waiting(monkeypatch: pytest.MonkeyPatch, *pods: str, count: int = 1, g
 
 
 @pytest.mark.parametrize(("offered", "chosen"), [(range(8), 4), (range(6, 8), 6)])
-async def test_of_whatever_gpus_are_looked_at_those_are_taken_that_have_nics_near(
+async def test_of_any_gpus_that_are_looked_at_those_are_taken_that_have_nics_near(
     offered: range, chosen: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = await waiting(monkeypatch, "p")
@@ -123,7 +123,7 @@ def gang_of(cluster: GpuCluster) -> list[Member]:
     return [Member(pod, picture.templates.of(pod)) for pod in (picture.pods["default", name] for name in "pq")]
 
 
-async def test_a_gang_takes_of_whatever_gpus_are_looked_at_those_that_have_nics_near(
+async def test_a_gang_takes_of_any_gpus_that_are_looked_at_those_that_have_nics_near(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = await waiting(monkeypatch, *"pq", count=2, gang_size="2")

@@ -115,7 +115,7 @@ async def test_a_gang_of_one_node_is_looked_for_behind_nodes_that_do_for_one_of_
 
 
 @pytest.mark.parametrize("seats", [False, True])
-async def test_the_pods_of_a_gang_get_different_nics_each_beside_its_gpus(seats: bool) -> None:
+async def test_the_pods_of_a_gang_get_different_nics_each_near_its_gpus(seats: bool) -> None:
     cluster = a_cluster("a", "b")
     if seats:
         cluster.barrier()
@@ -167,7 +167,7 @@ DGX1_CARDS = ("0000:05:00.0", "0000:0c:00.0", "0000:84:00.0", "0000:8b:00.0")  #
         ("hgx-h100", (*NEAREST.values(),), [0, 1, 2, 3, 4], [1, 1], [1, 3], {}, [(0,), (1, 2, 3)]),
     ],
 )
-async def test_gpus_beside_those_with_nics_are_as_well_linked_as_can_be_and_pods_of_any_size_have_some(
+async def test_gpus_in_addition_to_those_with_nics_are_as_well_linked_as_can_be_and_pods_of_any_size_have_some(
     machine: str,
     cards: Sequence[str],
     free: Sequence[int],

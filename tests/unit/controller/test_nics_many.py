@@ -97,7 +97,7 @@ def near_node(cluster: GpuCluster, name: str) -> None:
     cluster.put(RESOURCE_SLICES, nics.published(name, nics.of_machine(cluster.machines[name])))
 
 
-async def test_a_node_that_joins_has_nobody_read_the_nics_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_joins_makes_no_pod_read_the_nics_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = GpuCluster()
     cluster.put(DEVICE_CLASSES, nics.device_class())
     for at in range(3):
@@ -235,7 +235,7 @@ async def crowded_gang(monkeypatch: pytest.MonkeyPatch) -> tuple[GpuCluster, Cal
     return cluster, lambda: gang_plan.plan(Snapshot(picture, "default"), members, GangTerms(None, "g"))
 
 
-async def test_all_nodes_of_a_plan_that_have_too_few_nics_beside_its_gpus_are_left_out_at_once(
+async def test_all_nodes_of_a_plan_that_have_too_few_nics_next_to_its_gpus_are_left_out_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, look = await crowded_gang(monkeypatch)

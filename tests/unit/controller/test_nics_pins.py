@@ -36,7 +36,7 @@ def like_a_pin(listed: list[str]) -> str:
     return f'device.attributes["dra.net"].?pciAddress.orValue("") in {json.dumps(listed)}'
 
 
-def somebodys(cluster: GpuCluster, device: str = "pci-0000-18-00-0") -> None:
+def foreign_claim(cluster: GpuCluster, device: str = "pci-0000-18-00-0") -> None:
     """Give a NIC to a claim that the controller has nothing to do with."""
     taken = {"driver": DRANET, "pool": "a", "device": device, "request": "nic"}
     given_to = {"allocation": {"devices": {"results": [taken]}}}
@@ -92,9 +92,9 @@ async def test_a_claim_that_only_looks_like_ours_keeps_no_nic_from_others() -> N
     assert len(given(cluster, "q")) == 8
 
 
-async def test_a_pod_gets_what_its_author_listed_though_somebody_has_one_of_them() -> None:
+async def test_a_pod_gets_what_its_author_listed_though_one_of_them_is_in_use() -> None:
     cluster = patient()
-    somebodys(cluster)
+    foreign_claim(cluster)
     template(cluster, gpus(), wanted("odd", 1, like_a_pin(EVERY), ODD))
     pod(cluster)
     await run(cluster)
@@ -102,7 +102,7 @@ async def test_a_pod_gets_what_its_author_listed_though_somebody_has_one_of_them
     assert len(given(cluster)) == 1
 
 
-async def test_beside_a_request_that_only_looks_pinned_others_are() -> None:
+async def test_next_to_a_request_that_only_looks_pinned_others_are() -> None:
     cluster = a_cluster()
     template(cluster, gpus(), wanted("odd", 1, like_a_pin(EVERY), ODD), wanted("nic", 1, like_a_pin(EVERY[3:5])))
     pod(cluster)
@@ -143,7 +143,7 @@ async def test_a_class_of_nics_may_end_as_the_classes_of_gpus_do() -> None:
     assert (cluster.claim("p"), len(cluster.client.writes)) == (promised, writes)
 
 
-async def test_a_request_of_the_seats_name_is_beside_the_seat() -> None:
+async def test_a_request_of_the_seats_name_is_next_to_the_seat() -> None:
     cluster = a_cluster()
     cluster.barrier()
     template(cluster, gpus(), wanted("seat"))

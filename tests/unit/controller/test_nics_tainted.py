@@ -49,7 +49,7 @@ async def test_no_nic_is_chosen_that_a_rule_taints_until_it_is_gone(effect: str)
     ],
 )
 @pytest.mark.parametrize("near", ["required", ""])
-async def test_a_tainted_nic_is_for_whoever_tolerates_all_its_taints(
+async def test_a_tainted_nic_is_for_pods_that_tolerate_all_its_taints(
     toleration: dict[str, str] | None, is_covered: bool, near: str
 ) -> None:
     cluster = a_cluster()
@@ -74,12 +74,12 @@ async def test_of_two_taints_one_that_is_tolerated_is_not_enough() -> None:
     cluster = a_cluster()
     tainted = nics.device(NEAREST[0]) | {"taints": [{"key": "dedicated", "effect": "NoSchedule"}]}
     cluster.put(RESOURCE_SLICES, nics.published("a", [tainted]))
-    ill = apply(cluster, "ill", {"driver": DRANET})
+    rule = apply(cluster, "ill", {"driver": DRANET})
     template(cluster, gpus(), wanted(tolerations=[{"key": "dedicated", "operator": "Exists"}]))
     pod(cluster)
     await run(cluster)
     assert cluster.claim("p") is None
-    withdraw(cluster, ill)
+    withdraw(cluster, rule)
     await run(cluster)
     assert given(cluster) == [tainted["name"]]
 

@@ -21,7 +21,7 @@ from tests.kept import lose_one_by_one
 Object = dict[str, Any]
 
 
-async def test_what_is_allocated_counts_whatever_the_slice_says_of_it_by_then() -> None:
+async def test_what_is_allocated_counts_with_any_later_slice() -> None:
     """A NIC that is in a pod may lose its addresses and names; it may even leave the slice for a while."""
     cluster = a_cluster()
     machine = cluster.machines["a"]

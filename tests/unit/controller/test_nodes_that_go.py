@@ -39,7 +39,7 @@ def spot_and(*others: str, profile: str = "dgx-h100") -> GpuCluster:
     return cluster
 
 
-async def test_only_who_is_gone_by_then_gets_gpus_of_a_node_that_goes() -> None:
+async def test_only_a_pod_that_is_gone_before_gets_gpus_of_a_node_that_goes() -> None:
     cluster = GpuCluster()
     cluster.node("a", **going(2 * HOUR_S))
     cluster.pod("endless", 2)
@@ -77,7 +77,7 @@ async def test_a_node_that_goes_is_no_next_best_node_either() -> None:
     assert ["'a'" in affinity, "'b'" in affinity, "'c'" in affinity] == [False, True, True]
 
 
-async def test_whoever_is_there_stays() -> None:
+async def test_a_pod_that_exists_stays() -> None:
     cluster = GpuCluster()
     cluster.node("a")
     cluster.pod("p", 2)
@@ -89,7 +89,7 @@ async def test_whoever_is_there_stays() -> None:
     assert cluster.get_pod("p")["spec"]["nodeName"] == "a"
 
 
-async def test_a_gang_goes_only_where_all_of_it_has_ended_by_then() -> None:
+async def test_a_gang_goes_only_where_all_of_it_has_ended_before() -> None:
     cluster = GpuCluster()
     cluster.node("a", **going(2 * HOUR_S))
     cluster.node("b", **going(2 * HOUR_S))
@@ -140,7 +140,7 @@ async def test_spot_nodes_of_the_policies_file_count() -> None:
     assert cluster.gpus("p")[0] == "m"
 
 
-async def test_nobody_gets_gpus_that_are_further_apart_for_it() -> None:
+async def test_no_pod_gets_gpus_that_are_further_apart_for_it() -> None:
     cluster = spot_and("a", profile="rtx-a6000-x4-pairs")
     cluster.rival("held", "m", (0, 2))  # no pair is left there
     cluster.pod("pair", 2, wishes={"spot": "prefer"})
@@ -207,7 +207,7 @@ async def test_a_gang_gets_no_gpus_that_are_further_apart_for_it() -> None:
 
 
 @pytest.mark.parametrize("word", ["any", "avoid"])
-async def test_a_lost_pod_comes_back_to_its_place_whatever_it_had_rather(word: str) -> None:
+async def test_a_lost_pod_comes_back_to_its_place_against_its_preferences(word: str) -> None:
     cluster = GpuCluster()
     for name in "mn":
         cluster.node(name, "dgx-h100", labels=SPOT)
@@ -270,7 +270,7 @@ async def test_a_gang_is_told_that_nodes_go() -> None:
 
 
 @pytest.mark.parametrize(("goes_s", "ended"), [(90 * 60, []), (4 * HOUR_S, ["low"])])
-async def test_nobody_ends_for_a_pod_that_would_begin_too_late_there(goes_s: float, ended: list[str]) -> None:
+async def test_no_pod_ends_for_a_pod_that_would_begin_too_late_there(goes_s: float, ended: list[str]) -> None:
     cluster = Contested()
     cluster.node("a")
     await cluster.run(("low", 8, 0), terminationGracePeriodSeconds=HOUR_S)
@@ -294,7 +294,7 @@ async def test_a_node_that_is_marked_while_others_end_is_given_back() -> None:
     assert cluster.claim("me") is None
 
 
-async def test_nobody_ends_on_a_node_that_goes_for_a_pod_of_a_gang_that_runs() -> None:
+async def test_no_pod_ends_on_a_node_that_goes_for_a_pod_of_a_gang_that_runs() -> None:
     cluster = Contested()
     cluster.node("a")
     wishes = {"gang": "g", "gang-size": "2"}

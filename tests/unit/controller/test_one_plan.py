@@ -72,7 +72,7 @@ async def test_the_pods_of_a_gang_are_planned_and_checked_again_together() -> No
     picture, members = cluster.worker.picture, [waiting(cluster, "p"), waiting(cluster, "q")]
     (key,) = picture.gangs
     workload = PendingWorkload(*members, key=key)
-    workload.least = 2
+    workload.want(members, 2)
     terms = terms_of(picture, workload)
     assert terms is not None
     assert (terms.identity, terms.least) == (picture.gangs.said(key).member.identity, 2)

@@ -374,7 +374,7 @@ METADATA = f'"metadata": {{"name": "train", "uid": "{UID}"}}'
     ],
     ids=["deep", "deeper than JSON", "half a letter", "long", "twice", "a list", "nothing"],
 )
-async def test_whatever_json_an_object_is_costs_only_its_gang(
+async def test_any_json_of_an_object_costs_only_its_gang(
     monkeypatch: pytest.MonkeyPatch, answer: str, size: int | None
 ) -> None:
     cluster = cluster_of("a", "b")

@@ -15,7 +15,7 @@ from tests.fakes.preempting import Contested
 from tests.fakes.troubles import working
 
 
-async def test_a_job_that_may_not_be_suspended_is_asked_for_once_a_minute_whoever_asks(
+async def test_a_job_that_may_not_be_suspended_is_asked_for_once_a_minute_for_all_that_ask(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Contested(suspendable=["Job"])

@@ -384,7 +384,7 @@ async def test_a_budget_that_allows_fewer_than_run_stops_it(allowed: int, stops:
         it.whole(before)
 
 
-async def test_a_copy_of_a_suspended_owner_is_nobodys_to_resume() -> None:
+async def test_a_copy_of_a_suspended_owner_is_not_resumed() -> None:
     it = await world()
     it.ask()
     await it.cluster.settle()
@@ -401,7 +401,7 @@ async def test_a_copy_of_a_suspended_owner_is_nobodys_to_resume() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"uid": 1}', "x" * 9000, '{"uid":"u","gang":"g","loss":"l","why":"w","at":"9"}']
 )
-async def test_what_only_looks_like_a_record_is_none(text: str) -> None:
+async def test_what_only_looks_like_a_record_does_not_count(text: str) -> None:
     it = await world(annotations={names.RESTART: text}, labels={names.RESTARTING: "true"})
     before = it.pods
     it.ask()
@@ -619,7 +619,7 @@ async def test_a_gang_that_is_to_restart_does_so_once_for_a_lost_pod_and_loses_o
 
 
 @pytest.mark.slow
-async def test_a_gang_whose_owner_was_once_refused_starts_anew_although_nothing_else_happens(
+async def test_a_gang_whose_owner_was_once_refused_starts_again_although_nothing_else_happens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     it = await world(loss="restart")

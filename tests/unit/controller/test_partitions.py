@@ -77,7 +77,7 @@ async def test_units_of_a_tenant_go_to_the_nodes_of_its_partition_alone() -> Non
     assert all(others), "one that is not exclusive takes nothing from others, who found no place for want of it"
 
 
-async def test_one_node_is_divided_by_numbers_and_nobody_else_has_an_exclusive_part() -> None:
+async def test_one_node_is_divided_by_numbers_and_no_other_has_an_exclusive_part() -> None:
     cluster = cluster_of(
         "left: {namespaces: [default], partition: {numbers: [0, 1, 2, 3]}, exclusive: true}",
         "right: {namespaces: [team], partition: {numbers: [4, 5]}, exclusive: true}",

@@ -269,7 +269,7 @@ async def refused(amount: Asked, *, mode: Mode) -> tuple[GpuCluster, Member]:
 
 
 @pytest.mark.parametrize(("part", "mode"), [(QUARTER, SHARED), (("1g.10gb",), DYNAMIC)])
-async def test_a_part_that_the_scheduler_overlooks_is_made_anew_once(part: Asked, mode: Mode) -> None:
+async def test_a_part_that_the_scheduler_overlooks_is_made_again_once(part: Asked, mode: Mode) -> None:
     cluster, member = await refused(part, mode=mode)
     picture = cluster.worker.picture
     assert next_step(member, picture, 10.0) == Wait(until=11.0)
@@ -355,7 +355,7 @@ async def test_a_gpu_that_is_never_whole_serves_slices_alone() -> None:
     assert bound(cluster, "whole", "slice") == [False, True]
 
 
-async def test_of_a_slice_that_the_node_agent_placed_nobody_knows_where_it_is() -> None:
+async def test_of_a_slice_that_the_node_agent_placed_the_position_is_unknown() -> None:
     cluster = GpuCluster()
     cluster.node("a", "hgx-h100", mode=DYNAMIC)
     hold(cluster, cluster.machines["a"].gpus[0].uuid.lower(), {"memorySlices": "1", "computeSlices": "1"})

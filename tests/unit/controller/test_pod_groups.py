@@ -81,9 +81,7 @@ async def test_an_array_in_the_group_of_the_job_controller_starts_as_far_as_ther
 
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("policy", [BASIC, {"gang": {"minCount": 4}}])
-async def test_what_the_author_of_a_job_says_of_a_gang_counts_whatever_its_group_is(
-    stored: bool, policy: Object
-) -> None:
+async def test_what_the_author_of_a_job_says_of_a_gang_counts_with_any_group(stored: bool, policy: Object) -> None:
     cluster = cluster_of("abc")
     group(cluster, policy, name=owners.JOB_GROUP)
     pods = of_job(cluster, 4, stored=stored, wishes={"gang": "auto"})

@@ -57,7 +57,7 @@ async def test_the_promise_stands_and_the_gate_is_gone_before_anybody_is_told_to
 
 
 @pytest.mark.parametrize("changes", [{"priority": 0}, {"priority": 10, "preemptionPolicy": "Never"}, {}])
-async def test_nobody_ends_for_an_equal_nor_for_one_that_never_preempts(changes: dict[str, object]) -> None:
+async def test_no_pod_ends_for_an_equal_nor_for_one_that_never_preempts(changes: dict[str, object]) -> None:
     cluster = await contested(("low", 8, 0))
     cluster.pod("me", 4, **changes)
     await cluster.settle()
@@ -65,7 +65,7 @@ async def test_nobody_ends_for_an_equal_nor_for_one_that_never_preempts(changes:
     assert cluster.claim("me") is None
 
 
-async def test_nobody_ends_while_it_is_off() -> None:
+async def test_no_pod_ends_while_it_is_off() -> None:
     cluster = await contested(("low", 8, 0))
     cluster.worker.follow(Policies())
     cluster.pod("me", 4, priority=10)
@@ -94,7 +94,7 @@ async def test_a_leader_that_dies_at_any_write_leaves_what_the_next_goes_on_with
     assert cluster.get_pod("me")["spec"]["nodeName"] == "a"
 
 
-async def test_what_is_free_goes_to_nobody_else_meanwhile() -> None:
+async def test_what_is_free_goes_to_no_other_meanwhile() -> None:
     cluster = await contested(("one", 4, 0), ("two", 4, 0))
     cluster.pod("me", 8, priority=10)
     await cluster.settle()
@@ -120,7 +120,7 @@ async def test_where_another_is_given_the_gpus_the_promise_ends() -> None:
     assert cluster.evicted() == ["low"]
 
 
-async def test_a_preemptor_that_vanishes_has_nobody_else_ended() -> None:
+async def test_a_preemptor_that_vanishes_ends_no_other_pod() -> None:
     cluster = await contested(("one", 4, 0), ("two", 4, 0))
     cluster.pod("me", 8, priority=10)
     cluster.client.kill_at = -(len(cluster.client.writes) + 3)
@@ -135,7 +135,7 @@ async def test_a_preemptor_that_vanishes_has_nobody_else_ended() -> None:
     assert cluster.claim("me") is None
 
 
-async def test_switched_off_in_between_nobody_else_is_told_and_what_is_whole_is_given_back() -> None:
+async def test_switched_off_in_between_no_other_is_told_and_what_is_whole_is_given_back() -> None:
     cluster = await contested(("one", 4, 0), ("two", 4, 0))
     cluster.pod("me", 8, priority=10)
     cluster.client.kill_at = -(len(cluster.client.writes) + 2)  # lifted, and nobody told
@@ -188,7 +188,7 @@ async def test_one_that_is_gone_and_was_not_seen_to_go_is_told_once() -> None:
     assert cluster.evicted() == ["low"]
 
 
-async def test_without_the_right_nobody_is_a_victim_and_it_says_so() -> None:
+async def test_without_the_right_no_pod_is_a_victim_and_it_says_so() -> None:
     cluster = await contested(("low", 8, 0))
     cluster.client.refuse["evict"] = [ApiError(403, "Forbidden", "may not")]
     cluster.pod("me", 8, priority=10)
@@ -265,7 +265,7 @@ async def test_a_tenants_highest_priority_bounds_for_whom_others_end_and_what_ma
     assert cluster.ending() == ["low"]
 
 
-async def test_nobody_ends_while_it_is_not_known_whether_its_tenant_is_spared() -> None:
+async def test_no_pod_ends_while_it_is_not_known_whether_its_tenant_is_spared() -> None:
     cluster = await contested()
     await cluster.run(("low", 8, 0))
     on = msgspec.structs.replace(ON.queue.preemption, unpreemptable_tenants=("serving",))
@@ -284,7 +284,7 @@ async def test_nobody_ends_while_it_is_not_known_whether_its_tenant_is_spared() 
     ("limits", "ends"),
     [((), ["low-a"]), ((Cap(gpus=8, products=("NVIDIA H100*",)),), ["low-b"]), ((Cap(gpus=8),), [])],
 )
-async def test_a_cap_saves_whoever_has_gpus_of_its_products_and_nobody_else(
+async def test_a_cap_saves_only_workloads_that_have_gpus_of_its_products(
     limits: tuple[Cap, ...], ends: list[str]
 ) -> None:
     cluster = Contested()

@@ -9,7 +9,7 @@ from tests.fakes.gpucluster import claim_of
 from tests.fakes.preempting import contested
 
 
-async def test_nobody_is_told_to_end_for_a_claim_that_the_server_does_not_have_any_more() -> None:
+async def test_no_pod_is_told_to_end_for_a_claim_that_the_server_does_not_have_any_more() -> None:
     cluster = await contested(("low", 8, 0))
     patch = cluster.client.patch
 
@@ -29,7 +29,7 @@ async def test_nobody_is_told_to_end_for_a_claim_that_the_server_does_not_have_a
     assert cluster.evicted() == []
 
 
-async def test_nobody_else_is_told_to_end_once_the_one_for_whom_is_gone() -> None:
+async def test_no_other_pod_is_told_to_end_once_the_preemptor_is_gone() -> None:
     cluster = await contested(("one", 4, 0), ("two", 4, 0))
 
     def end(key: tuple[str, str]) -> None:

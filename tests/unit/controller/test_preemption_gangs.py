@@ -200,7 +200,7 @@ async def test_without_the_right_a_jobs_gang_never_ends(right: tuple[str, ...], 
 
 
 @pytest.mark.slow
-async def test_an_owner_that_refuses_has_the_promise_given_back_and_nobody_ended() -> None:
+async def test_an_owner_that_refuses_has_the_promise_given_back_and_no_pod_ended() -> None:
     cluster, train = await trained("Job")
     cluster.store.edit(JOBS, ("default", "train"), lambda job: job["metadata"].update(labels={"kueue.x-k8s.io/q": "q"}))
     cluster.pod("me", 8, priority=10)
@@ -245,7 +245,7 @@ async def test_a_pod_that_comes_to_a_gang_which_need_not_end_after_all_has_its_p
 
 
 @pytest.mark.parametrize(("near", "ends"), [("leaf", []), ("preferred leaf", ["low"])])
-async def test_nobody_ends_where_the_others_of_its_gang_may_not_have_it(near: str, ends: list[str]) -> None:
+async def test_no_pod_ends_where_the_others_of_its_gang_may_not_have_it(near: str, ends: list[str]) -> None:
     leaf = "network.topology.nvidia.com/leaf"
     cluster = await contested(nodes="")
     for node, name in (("a", "one"), ("b", "one"), ("c", "two")):
@@ -310,7 +310,7 @@ async def test_of_thousands_whom_a_cap_parks_few_are_asked_about_at_a_time(monke
     assert cluster.ending() == []
 
 
-async def test_a_gang_of_which_some_are_about_to_be_bound_ends_for_nobody_yet() -> None:
+async def test_a_gang_of_which_some_are_about_to_be_bound_ends_for_no_other_yet() -> None:
     cluster = await contested(nodes="a")
     pods = gang(cluster, "train", 2, 4, 0)
     await run(cluster, pods)
@@ -347,7 +347,7 @@ async def lost(**wishes: str) -> Contested:
     return cluster
 
 
-async def test_nobody_ends_for_gpus_that_are_kept_for_a_pod_of_a_gang() -> None:
+async def test_no_pod_ends_for_gpus_that_are_kept_for_a_pod_of_a_gang() -> None:
     cluster = await lost()
     cluster.pod("me", 8, priority=10)
     await cluster.settle()
@@ -379,7 +379,7 @@ async def test_the_pod_that_replaces_one_that_ends_waits_for_its_gpus() -> None:
     assert cluster.gpus("train-0b")[0] == "a"
 
 
-async def test_gpus_of_a_gang_that_starts_anew_are_counted_on() -> None:
+async def test_gpus_of_a_gang_that_starts_again_are_counted_on() -> None:
     cluster = await lost(**{"on-member-loss": "restart"})
     cluster.pod("me", 8, priority=10)
     await cluster.settle()

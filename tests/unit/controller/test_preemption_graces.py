@@ -75,7 +75,7 @@ async def test_who_is_ending_already_is_waited_for_up_to_the_longest_grace(bound
     assert cluster.ending() == ends
 
 
-async def test_a_pod_that_its_owner_lets_end_for_years_stops_nobody_elses_preemption() -> None:
+async def test_a_pod_that_its_owner_lets_end_for_years_stops_no_other_preemption() -> None:
     cluster = await contested(("leaves", 4, 0), ("low", 4, 0))
     leaving(cluster, "leaves", FOR_EVER_S)
     cluster.pod("me", 4, priority=10)
@@ -98,12 +98,12 @@ async def test_a_gang_for_which_others_end_waits_longer_for_the_scheduler_in_all
         cluster.pod(pod, 8, priority=10, wishes={"gang": "me", "gang-size": "2"})
     async with working(cluster):
         await asyncio.sleep(1)
-        (beside,) = (pod for pod in pods if cluster.gpus(pod)[0] != cluster.gpus("low")[0])
-        Scheduler(cluster.store).refuse(cluster.get_pod(beside))
-        promised = cluster.claim(beside)
+        (other,) = (pod for pod in pods if cluster.gpus(pod)[0] != cluster.gpus("low")[0])
+        Scheduler(cluster.store).refuse(cluster.get_pod(other))
+        promised = cluster.claim(other)
         await asyncio.sleep(4)
         cluster.gone("low")
         await asyncio.sleep(13)
-        assert cluster.claim(beside) == promised, "given back sooner, another could have what others ended for"
+        assert cluster.claim(other) == promised, "given back sooner, another could have what others ended for"
         await asyncio.sleep(4)
-        assert cluster.claim(beside) != promised
+        assert cluster.claim(other) != promised

@@ -66,7 +66,7 @@ async def test_who_has_run_for_long_enough_ends_although_nothing_else_happens(mo
     assert sorted(cluster.ending()) == ["one", "two"]
 
 
-async def test_a_reservation_of_less_priority_saves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reservation_of_less_priority_saves_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = await full(monkeypatch)
     cluster.pod("big", 8)
     await cluster.settle()
@@ -106,7 +106,7 @@ async def test_others_end_on_gpus_that_are_reserved_for_it_or_for_less_priority(
     assert sorted(cluster.ending()) == [f"low-{node}" for node, _ in zip("ab", pods, strict=False)]
 
 
-async def test_its_own_reservation_keeps_nobody_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_its_own_reservation_keeps_no_pod_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = await full(monkeypatch, min_run_minutes=60)
     cluster.pod("me", 8, priority=10)
     await cluster.settle()
@@ -117,7 +117,7 @@ async def test_its_own_reservation_keeps_nobody_from_ending(monkeypatch: pytest.
     assert sorted(cluster.ending()) == ["one", "two"]
 
 
-async def test_of_gpus_that_are_reserved_for_one_of_more_priority_nobody_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_gpus_that_are_reserved_for_one_of_more_priority_no_pod_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = await full(monkeypatch, min_run_minutes=60)
     cluster.pod("first", 8, priority=20, preemptionPolicy="Never")
     await cluster.settle()

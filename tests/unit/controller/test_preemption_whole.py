@@ -198,7 +198,7 @@ async def test_no_owner_is_suspended_if_one_of_the_plan_cannot_be(
     assert any(why in reason for reason in reasons), reasons
 
 
-async def test_a_webhook_that_supports_no_dry_run_keeps_nobody_from_ending() -> None:
+async def test_a_webhook_that_supports_no_dry_run_stops_no_end() -> None:
     it = await trains(2)
     original = it.cluster.client.patch
 
@@ -236,7 +236,7 @@ async def test_no_pod_is_evicted_if_the_server_would_not_evict_another_of_the_pl
     assert any(WEBHOOK in reason for reason in reasons), reasons
 
 
-async def test_nobody_else_is_evicted_in_vain_while_a_pod_of_the_plan_ends_by_itself(
+async def test_no_other_pod_is_evicted_in_vain_while_a_pod_of_the_plan_ends_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = await contested(("one", 2, 0), ("two", 3, 0), ("three", 3, 0))
@@ -364,7 +364,7 @@ async def test_the_next_leader_finishes_what_was_begun_though_an_owner_refuses_m
     assert "preemption of" in (it.cluster.note(me[0], "reason") or "")
 
 
-async def test_nobody_is_told_to_end_if_it_is_too_late_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_pod_is_told_to_end_if_it_is_too_late_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     it = await trains(2)
     it.follow(margin_seconds=5.0)
     loop, ahead_s = asyncio.get_running_loop(), [time.time() - asyncio.get_running_loop().time()]

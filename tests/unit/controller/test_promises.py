@@ -259,7 +259,7 @@ WHOLE, DYNAMIC, PLACEMENTS = Mode(), Mode(mig="dynamic"), Mode(mig="placements")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "before", "after", "anew"),
+    ("wanted", "before", "after", "is_created_again"),
     [
         (("1g.10gb",), DYNAMIC, PLACEMENTS, True),
         (("1g.10gb", "2g.20gb"), PLACEMENTS, DYNAMIC, True),
@@ -269,8 +269,8 @@ WHOLE, DYNAMIC, PLACEMENTS = Mode(), Mode(mig="dynamic"), Mode(mig="placements")
         (4, PLACEMENTS, DYNAMIC, False),
     ],
 )
-async def test_a_slice_that_is_another_kind_of_device_by_now_is_promised_anew_at_once(
-    wanted: Asked, before: Mode, after: Mode, anew: bool
+async def test_a_slice_that_is_another_kind_of_device_now_is_promised_again_at_once(
+    wanted: Asked, before: Mode, after: Mode, is_created_again: bool
 ) -> None:
     cluster = GpuCluster()
     cluster.node("a", "hgx-h100", mode=before)
@@ -283,7 +283,7 @@ async def test_a_slice_that_is_another_kind_of_device_by_now_is_promised_anew_at
     second = cluster.claim("p")
     assert first is not None
     assert second is not None
-    assert (second["metadata"]["uid"] != first["metadata"]["uid"]) == anew
+    assert (second["metadata"]["uid"] != first["metadata"]["uid"]) == is_created_again
     cluster.schedule()
     assert cluster.get_pod("p")["spec"].get("nodeName") == "a"
 

@@ -182,7 +182,7 @@ async def test_a_node_cannot_offer_gpus_in_anothers_name() -> None:
 
 
 @pytest.mark.parametrize("choice", ["{", '{"x":' + "[" * 100_000, '{"gpus":"all"}'])
-async def test_a_strangers_choice_holds_nothing_and_harms_nobody(choice: str) -> None:
+async def test_a_strangers_choice_holds_nothing_and_does_no_harm(choice: str) -> None:
     cluster = GpuCluster()
     cluster.node("a")
     metadata = {
@@ -222,7 +222,7 @@ async def test_a_binding_that_is_seen_before_its_allocation_frees_nothing() -> N
     assert cluster.claim("two") is None
 
 
-async def test_a_pod_goes_on_when_somebody_elses_claim_under_its_name_is_gone() -> None:
+async def test_a_pod_goes_on_when_a_foreign_claim_under_its_name_is_gone() -> None:
     cluster = GpuCluster()
     cluster.node("a")
     cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})

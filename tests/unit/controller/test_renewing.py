@@ -152,7 +152,7 @@ async def test_a_pod_with_a_nominated_node_is_left_alone_but_not_for_ever() -> N
     assert cluster.claim("p") is None
 
 
-async def test_a_claim_that_somebody_deleted_is_created_again() -> None:
+async def test_a_claim_that_a_user_deleted_is_created_again() -> None:
     cluster = await lifted("a")
     gpus = cluster.gpus("p")
     cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
@@ -188,7 +188,7 @@ async def test_an_allocated_claim_is_never_renewed() -> None:
     assert cluster.claim("p") == before
 
 
-async def test_somebody_elses_claim_under_a_lifted_pods_name_is_not_touched() -> None:
+async def test_a_foreign_claim_under_a_lifted_pods_name_is_not_touched() -> None:
     cluster = await lifted("a")
     cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
     cluster.deliver()

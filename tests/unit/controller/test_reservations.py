@@ -78,7 +78,7 @@ async def test_a_younger_one_runs_there_if_it_is_ended_before_the_others_are(
     assert cluster.held[0].expected_at == before, "nobody keeps them for longer"
 
 
-async def test_while_nobody_knows_when_the_others_end_only_short_ones_run_there() -> None:
+async def test_while_it_is_unknown_when_the_others_end_only_short_ones_run_there() -> None:
     cluster = await passed_by()
     await cluster.end("s0")
     await cluster.look()
@@ -186,7 +186,7 @@ async def test_when_it_has_cost_too_much_it_moves_to_a_place_that_is_free_sooner
 
 
 @pytest.mark.parametrize("how", ["gone", "cordoned"])
-async def test_when_a_node_goes_it_is_planned_anew_and_the_account_goes_on(how: str) -> None:
+async def test_when_a_node_goes_it_is_planned_again_and_the_account_goes_on(how: str) -> None:
     cluster = await passed_by("a", "b")
     (first,) = {node for node, _ in cluster.held[0].gpus}
     (on_it,) = [name for name in ("s0", "s2") if cluster.gpus(name)[0] == first]
@@ -216,7 +216,7 @@ async def test_what_lacks_something_else_than_gpus_gets_none_reserved() -> None:
     assert not cluster.held
 
 
-async def test_one_for_whom_there_is_no_set_keeps_nobody_from_one() -> None:
+async def test_one_for_whom_there_is_no_set_keeps_no_other_from_one() -> None:
     cluster = Reserving()
     cluster.node("a")
     await cluster.settle()
@@ -297,7 +297,7 @@ async def test_a_grace_without_measure_is_no_end() -> None:
     assert cluster.held, "what is written can be read"
 
 
-async def test_a_clock_that_is_set_back_keeps_nobody_waiting() -> None:
+async def test_a_clock_that_is_set_back_keeps_no_pod_waiting() -> None:
     cluster = Reserving()
     cluster.node("a")
     await cluster.settle()

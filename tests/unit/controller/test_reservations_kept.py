@@ -32,7 +32,7 @@ async def test_another_leader_goes_on_with_it() -> None:
     assert cluster.runs("big")
 
 
-async def test_what_stood_idle_while_nobody_led_is_counted() -> None:
+async def test_what_stood_idle_without_a_leader_is_counted() -> None:
     cluster = await passed_by()
     await cluster.end("s0")
     idle_since = cluster.now
@@ -55,7 +55,7 @@ async def test_another_leader_knows_who_has_waited_since_when() -> None:
     assert cluster.held
 
 
-async def test_nothing_is_written_where_nobody_waits() -> None:
+async def test_nothing_is_written_where_no_pod_waits() -> None:
     cluster = Reserving()
     cluster.node("a")
     await cluster.settle()
@@ -70,7 +70,7 @@ async def test_nothing_is_written_where_nobody_waits() -> None:
      '{"version":1,"kept":[{"who":"nobody","gpus":{"a":["x"]},"counted_at":1}],"blocked":[]}',
      '{"version":1,"kept":[{"who":"default/gone/1","gpus":{"a":["x","y"]},"counted_at":1}]}'],
 )  # fmt: skip
-async def test_what_others_write_there_harms_nobody(text: str) -> None:
+async def test_what_others_write_there_does_no_harm(text: str) -> None:
     cluster = Reserving()
     cluster.node("a")
     cluster.put(

@@ -95,7 +95,7 @@ async def test_below_136_nothing_is_stored_and_it_is_said_once() -> None:
 
 
 @pytest.mark.parametrize("lacks", sorted(BELOW_136))
-async def test_a_seat_that_lacks_one_of_its_fields_keeps_nobody(lacks: str) -> None:
+async def test_a_seat_that_lacks_one_of_its_fields_keeps_no_pod(lacks: str) -> None:
     cluster = Cluster()
     cluster.store.lacks = {lacks}
     await cluster.seats.look()
@@ -118,7 +118,7 @@ def _count(spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("damage", [_taint, _lost, _count])
-async def test_what_somebody_changed_of_it_is_mended(damage: Any) -> None:
+async def test_what_a_user_changed_of_it_is_undone(damage: Any) -> None:
     cluster = Cluster()
     await cluster.seats.look()
     before = cluster.slice
@@ -135,7 +135,7 @@ async def test_what_somebody_changed_of_it_is_mended(damage: Any) -> None:
     assert len(cluster.client.writes) == writes
 
 
-async def test_a_class_that_was_made_anew_owns_it() -> None:
+async def test_a_class_that_was_made_again_owns_it() -> None:
     cluster = Cluster()
     await cluster.seats.look()
     cluster.remove(DEVICE_CLASSES, gang_barrier_device.CLASS)
@@ -198,7 +198,7 @@ async def test_a_refusal_is_told_and_trouble_of_the_server_leaves_all_as_it_was(
     assert cluster.barrier
 
 
-async def test_a_leader_makes_it_anew_within_a_minute_and_a_standby_knows_of_no_barrier() -> None:
+async def test_a_leader_makes_it_again_within_a_minute_and_a_standby_knows_of_no_barrier() -> None:
     cluster = Cluster()
     async with cluster.led():
         assert cluster.barrier
@@ -244,7 +244,7 @@ async def test_the_event_is_about_the_class() -> None:
     assert (event["reason"], event["type"], event["message"]) == ("GangBarrierUnavailable", "Warning", "no seats")
 
 
-async def test_a_server_that_wants_a_pause_has_it_whatever_changes() -> None:
+async def test_a_server_that_wants_a_pause_gets_it_during_any_change() -> None:
     cluster = Cluster()
     cluster.client.refuse["try"] = [ApiError(429, "TooManyRequests", "later", retry_after_s=20.0)]
     async with cluster.led():
@@ -255,7 +255,7 @@ async def test_a_server_that_wants_a_pause_has_it_whatever_changes() -> None:
         assert cluster.barrier
 
 
-async def test_a_first_look_that_found_nothing_out_is_none() -> None:
+async def test_a_first_look_that_found_nothing_out_does_not_count() -> None:
     cluster = Cluster()
     cluster.picture.barrier = None
     get, asked = cluster.client.get, list[str]()

@@ -19,12 +19,12 @@ def take_a_seat(claim: dict[str, Any]) -> None:
     claim["status"]["allocation"]["devices"]["results"].append(SEAT | {"shareID": claim["metadata"]["name"]})
 
 
-@pytest.mark.parametrize("beside", [4, 3])
-async def test_a_seat_is_no_gpu_and_no_node_and_makes_no_rivals(beside: int) -> None:
+@pytest.mark.parametrize("others", [4, 3])
+async def test_a_seat_is_no_gpu_and_no_node_and_makes_no_rivals(others: int) -> None:
     cluster = GpuCluster()
     cluster.node("a")
     cluster.put(RESOURCE_SLICES, gang_barrier_device.resource_slice())
-    pods = {"first": 4, "second": beside}
+    pods = {"first": 4, "second": others}
     for name, gpus in pods.items():
         cluster.pod(name, gpus)
     await cluster.settle()
@@ -41,6 +41,6 @@ async def test_a_seat_is_no_gpu_and_no_node_and_makes_no_rivals(beside: int) -> 
         assert len(picture.inventory.holds.of(claim.key)) == gpus
         assert conflicts.fits(picture, claim)
         assert not conflicts.rivals(picture, claim)
-    assert picture.inventory.free().sum() == 4 - beside
+    assert picture.inventory.free().sum() == 4 - others
     assert list(picture.offered.slices()) == ["00000-gpu.topology-a"]
     assert await cluster.audit() == 0

@@ -148,7 +148,7 @@ async def test_sets_of_other_names_find_a_place_together_or_not_at_all_where_the
     assert searches < 20
 
 
-async def test_a_claim_of_somebody_elses_is_left_alone() -> None:
+async def test_a_claim_of_another_owner_is_left_alone() -> None:
     cluster = GpuCluster()
     cluster.node("a")
     theirs = cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "duo", "namespace": "default"}, "spec": {}})
@@ -162,7 +162,7 @@ async def test_a_claim_of_somebody_elses_is_left_alone() -> None:
     assert owners(cluster) == ["trainer"]
 
 
-async def test_a_claim_of_somebody_elses_that_had_gpus_and_has_none_is_told_of_too() -> None:
+async def test_a_claim_of_another_owner_that_had_gpus_and_has_none_is_told_of_too() -> None:
     cluster = cluster_of()
     cluster.rival("duo", "a", range(2))
     await cluster.settle()
@@ -176,7 +176,7 @@ async def test_a_claim_of_somebody_elses_that_had_gpus_and_has_none_is_told_of_t
     assert owners(cluster) == ["trainer"]
 
 
-async def test_claims_of_somebody_elses_are_asked_about_side_by_side() -> None:
+async def test_claims_of_other_owners_are_asked_about_side_by_side() -> None:
     """Whoever has thousands of them would hold up what else a sweep does."""
     cluster = cluster_of()
     for number in range(40):

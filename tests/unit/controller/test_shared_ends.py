@@ -112,7 +112,7 @@ async def test_a_set_that_was_given_back_is_placed_for_those_that_are_lifted() -
     assert len(the_claim(cluster)["status"]["reservedFor"]) == 1
 
 
-async def test_whoever_uses_a_claim_belongs_to_it() -> None:
+async def test_a_pod_that_uses_a_claim_belongs_to_it() -> None:
     cluster = cluster_of("trainer", "sampler")
     await settled(cluster)
     claim = the_claim(cluster)

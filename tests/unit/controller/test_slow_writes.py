@@ -45,7 +45,7 @@ async def test_a_lift_that_hangs_holds_gpus_for_a_second_and_no_more() -> None:
         assert cluster.gpus("good")[0] == "a"
 
 
-async def test_a_server_that_is_slow_for_all_costs_nobody_the_gpus_that_were_chosen() -> None:
+async def test_a_server_that_is_slow_for_all_costs_no_pod_the_gpus_that_were_chosen() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
     cluster.pod("p", 8)

@@ -68,7 +68,7 @@ async def test_between_two_times_there_is_a_pause_that_grows() -> None:
     for index in (0, 1):
         pod(cluster, index, loss="restart")
     await rounds(cluster)
-    begun, anew = asyncio.get_running_loop().time(), []
+    begun, restarts_s = asyncio.get_running_loop().time(), []
     while asyncio.get_running_loop().time() - begun < 300:
         cluster.remove(PODS, "s-0", "default")
         cluster.collect()
@@ -77,15 +77,15 @@ async def test_between_two_times_there_is_a_pause_that_grows() -> None:
         await rounds(cluster, 3)
         gone = {0, 1} - {int(each["metadata"]["name"][-1]) for each in cluster.all(PODS)}
         if gone:
-            anew.append(asyncio.get_running_loop().time() - begun)
+            restarts_s.append(asyncio.get_running_loop().time() - begun)
         for index in sorted(gone):
             pod(cluster, index, loss="restart")
         await rounds(cluster, 3)
-    assert 2 <= len(anew) <= 4, anew
+    assert 2 <= len(restarts_s) <= 4, restarts_s
 
 
 @pytest.mark.parametrize("size", ["3", "2-3"])
-async def test_a_gang_that_is_to_start_anew_does_so_however_few_it_may_begin_with(size: str) -> None:
+async def test_a_gang_that_is_to_start_again_does_so_however_few_it_may_begin_with(size: str) -> None:
     cluster = GpuCluster(promise_s=30.0)
     seconds, begun = itertools.count(), datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
     cluster.store.clock = lambda: begun + datetime.timedelta(seconds=next(seconds))

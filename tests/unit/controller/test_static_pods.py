@@ -78,7 +78,7 @@ async def test_instances_are_there_or_not_and_none_is_made_of_what_is_free() -> 
 
 
 @pytest.mark.slow
-async def test_a_slice_is_served_by_whatever_has_it_and_by_an_exact_one_first() -> None:
+async def test_a_slice_is_served_by_anything_that_has_it_and_by_an_exact_one_first() -> None:
     cluster = GpuCluster()
     cluster.node("dynamic", "hgx-h100", mode=Mode(mig="dynamic"))
     cluster.node("placements", "hgx-h100", mode=Mode(mig="placements"))
@@ -158,7 +158,7 @@ async def test_a_promise_of_an_instance_that_is_lost_ends_at_once_and_another_is
     assert cluster.note("p", "part") == f"1g.10gb@{left}"
 
 
-async def test_one_that_is_tainted_is_given_to_nobody_and_stays_its_holders() -> None:
+async def test_one_that_is_tainted_is_given_to_no_pod_and_stays_its_holders() -> None:
     cluster = GpuCluster()
     static(cluster, "a", [("1g.10gb", 0), ("1g.10gb", 3)])
     cluster.pod("p", ("1g.10gb",))

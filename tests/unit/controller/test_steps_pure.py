@@ -134,7 +134,7 @@ async def test_a_tentative_placement_that_the_scheduler_refuses_is_revoked_in_ti
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_tentative_placement_that_nobody_binds_is_revoked_in_time(
+async def test_a_tentative_placement_that_is_not_bound_is_revoked_in_time(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, pods = await placed(kind)

@@ -87,7 +87,7 @@ async def test_requests_of_several_containers_are_one_set_split() -> None:
     assert counts == {"left": 1, "right": 3}
 
 
-async def test_what_the_template_says_beside_is_in_the_claim() -> None:
+async def test_what_the_template_says_in_addition_is_in_the_claim() -> None:
     cluster = GpuCluster()
     cluster.node("a")
     tolerations = [{"key": "gpu.topology/xid", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}]
@@ -157,7 +157,7 @@ async def test_a_missing_template_is_waited_for_and_told() -> None:
     assert cluster.note("p", "reason") is None
 
 
-async def test_a_template_made_anew_is_read_anew() -> None:
+async def test_a_template_made_again_is_read_again() -> None:
     cluster = GpuCluster()
     put(cluster, spec(request(count=2)))
     pod(cluster)
@@ -474,7 +474,7 @@ async def test_a_template_that_goes_before_it_is_read_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("when", ["asked before", "asked between"])
-async def test_a_template_that_is_made_anew_while_it_is_asked_for_is_the_new_one(when: str) -> None:
+async def test_a_template_that_is_made_again_while_it_is_asked_for_is_the_new_one(when: str) -> None:
     """The answer to who asks may come after what the reflector shows."""
     cluster = GpuCluster()
     cluster.node("a")

@@ -136,7 +136,7 @@ async def test_a_template_is_deleted_with_the_release_as_it_is_now() -> None:
     assert sorted(owners) == [[], ["first"], ["installed-again"]]
 
 
-async def test_a_template_that_somebody_deletes_is_made_again() -> None:
+async def test_a_template_that_a_user_deletes_is_made_again() -> None:
     cluster = Cluster()
     cluster.pod("a")
     await cluster.act()
@@ -178,7 +178,7 @@ async def test_a_refusal_is_told_once_and_tried_again_later_without_holding_up_o
     assert "exceeded quota: q" in reason
 
 
-async def test_a_note_that_was_changed_stops_nobody() -> None:
+async def test_a_note_that_was_changed_stops_no_pod() -> None:
     cluster = Cluster()
     bad = cluster.pod("a")
     cluster.gone("a")
@@ -275,15 +275,15 @@ def foreign(made: Object, **metadata: Any) -> Object:
 OURS = {"labels": {names.LABEL: names.LABEL_STATIC}}
 
 
-async def test_one_of_its_label_that_asks_for_something_else_is_made_anew_once() -> None:
+async def test_one_of_its_label_that_asks_for_something_else_is_made_again_once() -> None:
     """Made while no admission policy was there, edited and replaced by hand, or of an older backup."""
     cluster = Cluster()
     made = cluster.pod("a")
     await cluster.client.create(RESOURCE_CLAIM_TEMPLATES, foreign(made, **OURS), namespace="team")
     cluster.deliver()
     await cluster.act()
-    (anew,) = cluster.templates()
-    (request,) = anew["spec"]["spec"]["devices"]["requests"]
+    (created,) = cluster.templates()
+    (request,) = created["spec"]["spec"]["devices"]["requests"]
     assert request["exactly"]["count"] == 4
     writes = list(cluster.client.writes)
     for _ in range(3):
@@ -307,8 +307,8 @@ async def test_anothers_that_asks_for_something_else_is_told_and_left() -> None:
     await cluster.client.delete(RESOURCE_CLAIM_TEMPLATES, template_of(made), namespace="team")
     cluster.deliver()
     await cluster.act()
-    (anew,) = cluster.templates()
-    assert anew["metadata"]["labels"] == OURS["labels"]
+    (created,) = cluster.templates()
+    assert created["metadata"]["labels"] == OURS["labels"]
 
 
 async def test_what_the_server_makes_of_a_template_is_right() -> None:
@@ -365,8 +365,8 @@ async def test_one_that_a_finalizer_keeps_is_replaced_when_it_is_gone() -> None:
     )
     cluster.deliver()
     await cluster.act()
-    (anew,) = cluster.templates()
-    assert anew["metadata"]["uid"] != going["metadata"]["uid"]
+    (created,) = cluster.templates()
+    assert created["metadata"]["uid"] != going["metadata"]["uid"]
 
 
 def of_ladder(cluster: Cluster, version: int | None, name: str = "a") -> Object:

@@ -55,7 +55,7 @@ async def test_few_wait_to_be_told() -> None:
         running.cancel()
 
 
-async def test_the_controller_places_beside_odd_claims_and_says_which_it_cannot_read() -> None:
+async def test_the_controller_places_pods_next_to_odd_claims_and_says_which_it_cannot_read() -> None:
     async with FakeApiServer() as api:
         cluster = GpuCluster()
         cluster.store = api.store

@@ -299,7 +299,7 @@ async def test_what_another_has_counted_further_is_read_and_not_overwritten() ->
     assert made.kept() == {400_000: {("other", ""): 7.0, ("default", ""): 4 * 70.0}}
 
 
-async def test_a_configmap_that_somebody_labelled_or_deleted_is_written_again() -> None:
+async def test_a_configmap_that_a_user_labelled_or_deleted_is_written_again() -> None:
     made = await cluster()
     await made.run("p")
     made.clock.now += 60
@@ -408,7 +408,7 @@ async def test_a_clock_that_goes_back_writes_nothing_empty() -> None:
     assert made.kept()[400_000][("default", "")] >= 480.0
 
 
-async def test_one_that_cannot_be_read_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_that_cannot_be_read_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     made = await cluster()
     for data in (None, {}, {"usage.json": "null"}, {"usage.json": '{"version": 1, "until": 1, "hours": {"1": [7]}}'}):
         made.put(CONFIG_MAPS, {"metadata": {"name": usage_config_maps.name_of(3), "namespace": OURS}, "data": data})
@@ -484,7 +484,7 @@ def test_words_of_any_length_end() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_of_too_many_namespaces_is_nobodys() -> None:
+def test_what_is_of_too_many_namespaces_is_of_no_tenant() -> None:
     buckets = {Bucket(f"{n:05}-{'x' * 57}", "y" * 320, "z" * 63, "whole"): float(n) for n in range(20_000)}
     made = usage_config_maps.config_map(
         1, {400_000 + n: buckets for n in range(24)}, until=START, namespace=OURS, version="1"
@@ -495,7 +495,7 @@ def test_what_is_of_too_many_namespaces_is_nobodys() -> None:
         assert len(rows) > 200
 
 
-async def test_a_pods_word_takes_nobody_his_past() -> None:
+async def test_a_pods_word_removes_no_usage_of_tenants() -> None:
     made = await cluster()
     made.node("b")
     await made.settle()

@@ -98,7 +98,7 @@ async def test_nodes_whose_boards_differ_are_told_apart_by_them() -> None:
     assert cluster.gpus("p")[0] == "b"
 
 
-async def test_gpu_time_goes_by_the_part_whatever_the_boards_are_called() -> None:
+async def test_gpu_time_goes_by_the_part_with_any_name_of_the_boards() -> None:
     cluster = GpuCluster()
     cluster.node("n", "mi300x-x8")
     cluster.publish("n", on_boards(cluster.machines["n"]))
@@ -113,7 +113,7 @@ async def test_gpu_time_goes_by_the_part_whatever_the_boards_are_called() -> Non
     ("profile", "gpus"),
     [("ascend-910a-x8", 8), ("ascend-910a-x8", 4), ("ascend-300i-duo-x8", 4), ("ascend-910b-x8", 1)],
 )
-async def test_no_bandwidth_is_written_of_links_whose_rate_nobody_publishes(profile: str, gpus: int) -> None:
+async def test_no_bandwidth_is_written_of_links_of_unknown_rate(profile: str, gpus: int) -> None:
     """Nor of a way beside them, over PCIe or between rings: NCCL's figures for that say nothing of HCCL."""
     cluster = GpuCluster()
     cluster.node("n", profile)
@@ -140,7 +140,7 @@ async def test_where_no_node_has_gpus_of_the_vendor_the_reason_says_so(vendor: s
     assert cluster.gpus("p")[0] == "late"
 
 
-async def test_parts_are_of_nvidias_gpus_whatever_the_policies_say_of_others() -> None:
+async def test_parts_are_of_nvidias_gpus_under_any_policies_about_others() -> None:
     cluster = GpuCluster()
     cluster.node("amd", "mi210-x8", mode=Mode(shared="mps"))
     cluster.node("nvidia", "hgx-h100", mode=Mode(shared="mps"))

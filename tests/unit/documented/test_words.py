@@ -69,7 +69,7 @@ def test_the_page_is_up_to_date() -> None:
     assert written.TARGET.read_text("utf-8") == written.page(), "run make reference"
 
 
-def test_what_the_page_says_of_a_word_nobody_says_any_more_is_gone() -> None:
+def test_what_the_page_says_of_a_word_that_is_not_said_any_more_is_gone() -> None:
     assert sorted(written.MEANINGS) == sorted({*words_of_pods.KEYS} - {names.POLICY})
     assert sorted(written.RESULTS) == sorted(names.RESULTS)
 

@@ -188,7 +188,7 @@ def test_what_is_wrong_with_a_snippet_is_found(what: str, text: str, good: str, 
 
 
 @pytest.mark.parametrize("text", ["driver: {}\n", "metadata: {}\nwebhook: {}\n", "- a: b\n"])
-def test_a_snippet_that_nobody_knows_says_how_to_mark_it(text: str) -> None:
+def test_an_unknown_snippet_says_how_to_mark_it(text: str) -> None:
     with pytest.raises(AssertionError, match=r"line 7: .*; write before it what it is, as <!-- yaml: pod -->, one of"):
         kind(Snippet(7, text, ""))
     with pytest.raises(AssertionError, match="line 7"):

@@ -97,7 +97,7 @@ def run_inside(*command: str, user: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*chroot, *command], capture_output=True, text=True, check=False)
 
 
-def test_files_of_the_image_are_readable_whatever_the_builders_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_image_are_readable_with_any_mask_of_the_builder(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 077 nobody but root could run what is in it."""
     seen = []
 

@@ -87,7 +87,7 @@ def members(archived: Path) -> set[str]:
         return {name.partition("/")[2] for name in tar.getnames()}
 
 
-def test_the_chart_has_no_file_that_is_none_of_it(tmp_path: Path) -> None:
+def test_the_chart_has_no_file_that_is_not_of_it(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout", seconds=10**9)
     chart = root / "helm/gpu-topology-dra"
     wanted = {path.relative_to(chart).as_posix() for path in chart.rglob("*") if path.is_file()} - {".helmignore"}

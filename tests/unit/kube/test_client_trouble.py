@@ -113,7 +113,7 @@ async def test_a_dropped_connection_does_not_repeat_a_write(api: FakeApiServer, 
     assert len(api.requests) == 1
 
 
-async def test_nesting_deeper_than_pythons_recursion_limit_blinds_nobody(api: FakeApiServer, client: Client) -> None:
+async def test_nesting_deeper_than_pythons_recursion_limit_blinds_no_watch(api: FakeApiServer, client: Client) -> None:
     # 10 KiB of opaque parameters are 5,000 brackets, which any author of a claim may write.
     deep = b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"
     opaque = b'{"source":"FromClaim","opaque":{"driver":"d","parameters":' + deep + b"}}"

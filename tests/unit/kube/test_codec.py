@@ -87,7 +87,7 @@ def test_null_for_a_whole_object_is_an_empty_one() -> None:
     assert decode("null", dict[str, str]) == {}
 
 
-def test_what_cannot_be_read_costs_nothing_beside_it() -> None:
+def test_what_cannot_be_read_costs_nothing_else() -> None:
     results = [{"driver": "gpu.topology", "device": "gpu-1"}, 7, {"driver": "gpu.topology", "device": ["gpu-2"]}]
     claim = {"metadata": METADATA, "status": {"allocation": {"devices": {"results": results}}, "reservedFor": 5}}
     with pytest.raises(codec.BadJson) as raised:

@@ -28,7 +28,7 @@ def kubeconfig(path: Path, *, cluster: dict[str, Any] | None = None, user: dict[
     return file
 
 
-def test_certificates_come_from_the_file_itself_or_from_files_beside_it(tmp_path: Path) -> None:
+def test_certificates_come_from_the_file_itself_or_from_files_next_to_it(tmp_path: Path) -> None:
     (tmp_path / "pki").mkdir()
     (tmp_path / "pki" / "key.pem").write_bytes(b"KEY")
     user = {"client-certificate-data": base64.b64encode(b"CERT").decode(), "client-key": "pki/key.pem"}
@@ -45,7 +45,7 @@ def test_certificates_come_from_the_file_itself_or_from_files_beside_it(tmp_path
     ) == ("https://example.org:6443", b"CA", b"CERT", b"KEY", "ns")
 
 
-def test_tokens_come_from_the_file_itself_or_from_a_file_that_is_read_anew(tmp_path: Path) -> None:
+def test_tokens_come_from_the_file_itself_or_from_a_file_that_is_read_again(tmp_path: Path) -> None:
     assert config.load(kubeconfig(tmp_path, user={"token": "T"})).bearer() == "T"
     read = config.load(kubeconfig(tmp_path, user={"tokenFile": "token"}))
     (tmp_path / "token").write_text("one\n")
@@ -220,7 +220,7 @@ def test_a_pod_without_service_account_is_told_so(pod: Path) -> None:
         config.load(None)
 
 
-def test_a_certificate_that_is_none_is_refused() -> None:
+def test_a_text_that_is_no_certificate_is_refused() -> None:
     for bad in (
         config.ServerConfig(url="https://x", ca=b"no PEM"),
         config.ServerConfig(url="https://x", client_cert=b"x"),
@@ -279,7 +279,7 @@ def test_a_kubeconfig_may_have_aliases_and_names_that_are_numbers(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["2026-01-01", "[x]", "{a: b}", "!!binary aGk=", "'x y'", "~"])
-def test_an_entry_with_an_odd_name_keeps_nobody_from_another(tmp_path: Path, name: str) -> None:
+def test_an_entry_with_an_odd_name_keeps_no_other_entry(tmp_path: Path, name: str) -> None:
     file = tmp_path / "config"
     odd = f"clusters:\n- {{name: {name}, cluster: [x]}}\n"
     file.write_text(ENTRY.replace("clusters:\n", odd) + "{server: 'https://x'}")

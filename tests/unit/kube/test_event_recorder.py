@@ -101,7 +101,7 @@ async def test_anything_else_is_an_event_of_its_own(api: FakeApiServer, client: 
     assert [event["count"] for event in api.all(EVENTS)] == [1, 1]
 
 
-async def test_an_event_that_expired_begins_anew(api: FakeApiServer, client: Client) -> None:
+async def test_an_event_that_expired_begins_again(api: FakeApiServer, client: Client) -> None:
     mine = recorder(client)
     await tell(mine)
     await tell(mine)

@@ -24,7 +24,7 @@ print(read)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", [None, "/my/ca.pem"])
-def test_the_systems_certificates_are_not_read_before_somebody_asks_for_them(file: str | None) -> None:
+def test_the_systems_certificates_are_not_read_before_they_are_needed(file: str | None) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"}
     environment |= {"SSL_CERT_FILE": file} if file else {}
     said = subprocess.run(

@@ -126,7 +126,7 @@ async def test_a_thousand_odd_objects_are_few_lines(caplog: pytest.LogCaptureFix
     assert 1 <= caplog.text.count("cannot be decoded") <= 16
 
 
-async def test_a_deleted_object_goes_whatever_it_says() -> None:
+async def test_a_deleted_object_goes_even_if_it_is_odd() -> None:
     async with FakeApiServer() as api:
         api.put(RESOURCE_CLAIMS, claim("c", device="g"))
         async with following(api) as it:

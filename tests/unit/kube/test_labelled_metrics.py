@@ -72,7 +72,7 @@ def test_a_counter_by_namespace_loses_nothing_and_no_series_falls(registry: Coll
     assert increase == pytest.approx(counted)
 
 
-def test_whoever_grows_large_is_told_apart(registry: CollectorRegistry) -> None:
+def test_a_namespace_that_grows_large_is_told_apart(registry: CollectorRegistry) -> None:
     metric = Totals("spent_total", "A.", most=MOST, registry=registry, namespace="a namespace")
     for number in range(NAMESPACES):
         metric.add(1.0, f"team-{number}")

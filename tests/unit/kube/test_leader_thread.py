@@ -203,7 +203,7 @@ async def test_progress_is_what_was_shown_within_the_last_seconds() -> None:
 
 @pytest.mark.looptime
 @pytest.mark.parametrize("most_s", [0.1, 0.5, 5.0])
-async def test_a_loop_that_runs_makes_progress_at_any_time_whatever_the_bound(most_s: float) -> None:
+async def test_a_loop_that_runs_makes_progress_at_any_time_with_any_bound(most_s: float) -> None:
     loop = asyncio.get_running_loop()
     progress = Progress(most_s, loop.time)
     running = asyncio.ensure_future(progress.run())

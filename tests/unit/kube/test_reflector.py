@@ -249,7 +249,7 @@ async def test_metrics_count_what_was_done() -> None:
     assert [new - old for new, old in zip(after, before, strict=True)] == [2, 4, 1]
 
 
-async def test_a_refresh_reads_everything_anew() -> None:
+async def test_a_refresh_reads_everything_again() -> None:
     async with FakeApiServer() as api:
         put(api, "p1")
         async with following(api) as it:

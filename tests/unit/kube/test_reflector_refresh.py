@@ -85,7 +85,7 @@ async def test_cancelling_a_refresh_leaves_the_reflector_at_work() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("downtime_s", [5, 40])
 @pytest.mark.parametrize("watch_list", [True, False])
-async def test_after_a_restart_of_the_server_all_is_read_anew_within_5_seconds(
+async def test_after_a_restart_of_the_server_all_is_read_again_within_5_seconds(
     downtime_s: float, *, watch_list: bool
 ) -> None:
     """Nobody takes connections for a while, then the server sends everybody back to the beginning, and is slow to."""

@@ -100,7 +100,7 @@ async def test_a_watch_list_without_an_end_becomes_a_list() -> None:
     ],
     ids=["gone", "expired", "too-large"],
 )
-async def test_a_version_that_is_gone_means_reading_everything_anew(gone: dict[str, Any], *, as_event: bool) -> None:
+async def test_a_version_that_is_gone_means_reading_everything_again(gone: dict[str, Any], *, as_event: bool) -> None:
     async with FakeApiServer(watch_list=False) as api:
         put(api, "p")
         async with following(api) as it:
@@ -134,7 +134,7 @@ async def test_a_silent_connection_is_left_after_two_bookmarks_that_did_not_come
         assert lists(api) == []
 
 
-async def test_a_store_that_was_put_back_is_read_anew() -> None:
+async def test_a_store_that_was_put_back_is_read_again() -> None:
     """Its server serves a watch from a version that it has not, and says nothing."""
     async with FakeApiServer() as api:
         put(api, "old")

@@ -143,7 +143,7 @@ async def test_pauses_grow_up_to_a_longest() -> None:
     assert pauses == pytest.approx([1, 2, 4, 8, 16, 32, 64, 120, 120])
 
 
-async def test_whoever_drives_it_by_hand_has_all_done_that_is_due() -> None:
+async def test_a_caller_that_drives_it_by_hand_has_all_done_that_is_due() -> None:
     work = Work(pause_s=1.0)
     keys = [(f"n{number % (MOST + 4)}", str(number)) for number in range(50)]
     work.fails = {keys[0]}
@@ -172,7 +172,7 @@ async def test_so_many_namespaces_at_once_and_in_each_one_object() -> None:
 
 
 @pytest.mark.looptime
-async def test_whoever_waits_for_work_is_woken_when_there_is_some() -> None:
+async def test_a_worker_that_waits_for_work_is_woken_when_there_is_some() -> None:
     work = Work()
 
     async def slow(key: Key) -> None:
@@ -221,7 +221,7 @@ async def test_a_namespace_with_much_to_do_lets_others_have_their_turn() -> None
 
 
 @pytest.mark.looptime
-async def test_what_is_put_for_a_time_is_done_then_and_not_sooner_whoever_puts_it() -> None:
+async def test_what_is_put_for_a_time_is_done_then_and_not_sooner() -> None:
     work = Work()
     loop = asyncio.get_running_loop()
     task = loop.create_task(work.rounds.run())

@@ -45,7 +45,7 @@ def ours(node: NodeUnderTest) -> list[Object]:
     return [one for one in node.slices if one["spec"]["driver"] == names.DRIVER]
 
 
-async def test_it_publishes_the_machine_beside_their_slices_and_is_no_plugin_of_the_kubelets() -> None:
+async def test_it_publishes_the_machine_next_to_their_slices_and_is_no_plugin_of_the_kubelets() -> None:
     async with a_node() as node, ready_port() as (port, status):
         node.api.put(RESOURCE_SLICES, nvidia.slices(NODE, nvidia.whole(machine())))
         async with agent(node, health_port=port):

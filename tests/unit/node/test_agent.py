@@ -95,7 +95,7 @@ async def test_sigterm_removes_the_sockets_and_leaves_slices_and_claims() -> Non
         assert len(node.slices) == len(node.specs) == len(node.checkpoint) == 1
 
 
-async def test_trap_7_when_its_sockets_vanish_the_plugin_serves_anew_and_publishes_only_then() -> None:
+async def test_trap_7_when_its_sockets_vanish_the_plugin_serves_again_and_publishes_only_then() -> None:
     async with a_node() as node, node.agent():
         await node.published()
         await eventually(lambda: node.kubelet.registrations == 1)  # slices can come before the kubelet is done

@@ -193,7 +193,7 @@ async def test_a_gpu_with_a_process_is_tainted_and_its_new_claim_waits() -> None
         await eventually(lambda: held() == [])
 
 
-async def test_beside_a_device_plugin_others_processes_are_on_the_gpus_rightly() -> None:
+async def test_next_to_a_device_plugin_others_processes_are_on_the_gpus_rightly() -> None:
     async with a_node() as node, node.agent(allow_device_plugin=True):
         await node.published()
         folder = node.state / "simulated"

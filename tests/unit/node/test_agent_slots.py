@@ -112,7 +112,7 @@ async def test_a_simulated_node_of_another_profile_has_its_gpus_by_the_numbers_o
             assert names.LOST_GPUS not in node.slices[0]["metadata"]["annotations"]
 
 
-async def test_a_gpu_of_an_unknown_slot_goes_to_nobody_while_it_may_be_in_an_exclusive_partition() -> None:
+async def test_a_gpu_of_an_unknown_slot_goes_to_no_pod_while_it_may_be_in_an_exclusive_partition() -> None:
     async with a_node() as node:
         async with node.agent():
             await published(node, *range(8))

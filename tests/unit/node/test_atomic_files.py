@@ -8,7 +8,7 @@ import pytest
 from dradriver.node import atomic_files
 
 
-def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_and_leaves_no_other_file(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     atomic_files.write(path, b"old")
     atomic_files.write(path, b"new" * 100_000)

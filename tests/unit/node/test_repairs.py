@@ -45,7 +45,7 @@ def test_a_fault_is_described_by_what_was_seen_what_it_is_and_what_to_do(fault: 
     assert fault.described == described
 
 
-def test_only_of_an_xid_that_is_in_no_list_somebody_has_to_look_it_up() -> None:
+def test_only_of_an_xid_that_is_in_no_list_a_person_has_to_look_it_up() -> None:
     assert "Look the XID up" in Fault("xid", "999", "XID 999").advice
     for number in range(1, 300):
         fault = Fault("xid", str(number), f"XID {number}")

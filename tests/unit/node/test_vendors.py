@@ -79,7 +79,7 @@ async def test_the_driver_of_npus_is_mounted_where_the_host_has_it(tmp_path: Pat
         assert "env" not in device["containerEdits"]
 
 
-async def test_of_gpus_without_parts_all_are_whole_whatever_the_policies_say_and_that_is_said_once(
+async def test_of_gpus_without_parts_all_are_whole_under_any_policies_and_that_is_said_once(
     tmp_path: Path,
 ) -> None:
     policies = tmp_path / "policies.yaml"
@@ -156,8 +156,8 @@ def test_both_gpus_of_a_package_are_kept_from_pods_when_one_fails_and_others_are
     watch.looked(machine, None)
     standing = {uuid: [one.fault.kind for one in some] for uuid, some in record.standing().items()}
     assert standing == {machine.gpus[2].uuid: ["ras"], machine.gpus[3].uuid: ["package"]}  # 2 and 3 have four links
-    (beside,) = record.standing()[machine.gpus[3].uuid]
-    assert beside.fault.said == f"GPU {machine.gpus[2].uuid} of the same package has a fault: 3 errors"
+    (neighbour,) = record.standing()[machine.gpus[3].uuid]
+    assert neighbour.fault.said == f"GPU {machine.gpus[2].uuid} of the same package has a fault: 3 errors"
 
 
 def test_of_a_driver_that_is_not_there_each_gpu_is_told_once() -> None:

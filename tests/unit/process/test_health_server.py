@@ -46,7 +46,7 @@ async def test_a_connection_that_is_kept_open_does_not_hold_up_the_end() -> None
 
 
 @pytest.mark.slow
-async def test_connections_that_are_held_open_keep_nobody_else_out() -> None:
+async def test_connections_that_are_held_open_keep_no_other_out() -> None:
     async with serve_health(0, ready=lambda: True, host="127.0.0.1") as port:
         held = []
         for asked in (b"", b"GET /readyz HTTP/1.1\r\nX: ", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"):

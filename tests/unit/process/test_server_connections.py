@@ -108,7 +108,7 @@ async def test_closed_connections_are_counted() -> None:
     assert (counted("crowded") - crowded, counted("quiet") - quiet) == (3, 1)
 
 
-async def test_a_request_that_is_refused_makes_nobody_known() -> None:
+async def test_a_request_that_is_refused_makes_no_tenant_known() -> None:
     async with served(secure=False) as clients:
         known, refused = await clients.open(), await clients.open("127.0.0.2")
         assert await ask(refused, "/bad") == b"HTTP/1.1 404 Not Found"
@@ -199,7 +199,7 @@ async def test_connections_that_were_closed_take_no_place() -> None:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-async def test_the_end_waits_for_nobody(silent: bool) -> None:
+async def test_the_end_waits_for_no_client(silent: bool) -> None:
     async with asyncio.timeout(50):
         async with served(secure=True) as clients:
             one = await clients.open(silent=silent)

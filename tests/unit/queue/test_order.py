@@ -81,7 +81,7 @@ def test_priority_is_above_usage_and_usage_above_age() -> None:
     assert served(waiting) == ["urgent", "first", "second", "old"]
 
 
-def test_a_priority_that_nobody_trusts_a_tenant_with_counts_less() -> None:
+def test_a_priority_above_the_tenants_limit_counts_less() -> None:
     waiting = queue(lambda _: 0.0)
     waiting.put(workload("greedy", "a", since=2, priority=1_000_000, highest=5))
     waiting.put(workload("modest", "b", since=1, priority=5))
@@ -195,7 +195,7 @@ def test_without_tenants_the_line_is_by_priority_and_age() -> None:
     assert [one.workload.key[1] for one in line(workloads, tenants)] == ["c", "a", "b"]
 
 
-def test_what_a_tenant_has_had_is_told_beside_its_weight() -> None:
+def test_what_a_tenant_has_had_is_told_with_its_weight() -> None:
     tenants = Tenants(Shares(lambda: 0.0))
     tenants.follow(Policies(tenants={"a": Tenant(namespaces=("a",), weight=3.0), "b": Tenant(namespaces=("b",))}))
     tenants.shares.restart({"a": 300.0, "b": 100.0}, {})

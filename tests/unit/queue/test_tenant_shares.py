@@ -43,7 +43,7 @@ def test_a_gpu_that_is_held_for_a_second_is_a_gpu_second() -> None:
     assert all_of_them.used("a") == pytest.approx(8e-3, rel=1e-6)
 
 
-def test_whoever_is_given_gpus_pays_at_once_and_a_promise_that_ends_leaves_nothing() -> None:
+def test_a_tenant_that_is_given_gpus_pays_at_once_and_a_promise_that_ends_leaves_nothing() -> None:
     all_of_them, clock = shares(ahead_s=60.0)
     before = entries(all_of_them)
     all_of_them.holds("a", held=0.0, charged=4.0)
@@ -82,7 +82,7 @@ def test_it_is_the_integral_of_what_was_held(steps: list[tuple[float, int]]) -> 
     assert all_of_them.used("a") == pytest.approx(expected, rel=1e-6, abs=2e-3)
 
 
-def test_a_tenant_has_what_its_namespaces_have_whoever_they_are_now() -> None:
+def test_a_tenant_has_what_its_namespaces_have_now() -> None:
     all_of_them, clock = shares(ahead_s=10.0)
     all_of_them.restart({"a": 100.0, "b": 50.0}, {"a": (2.0, 3.0)})
     assert all_of_them.share("a") == pytest.approx(130.0)
@@ -134,7 +134,7 @@ def test_turns_compare_as_shares_do_and_fall_only_where_that_is_told(steps: list
                 assert turns[one] > turns[other]
 
 
-def test_turns_begin_anew_before_they_are_too_large_to_compare() -> None:
+def test_turns_begin_again_before_they_are_too_large_to_compare() -> None:
     now = [0.0]
     shares = Shares(lambda: now[0], half_life_s=1.0)
     shares.holds("a", 1.0, 1.0)

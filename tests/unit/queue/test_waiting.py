@@ -84,7 +84,7 @@ def asked(queue: Queue) -> list[str]:
     return found
 
 
-def test_the_oldest_is_first_whatever_its_kind() -> None:
+def test_the_oldest_is_first_of_all_kinds() -> None:
     queue = Nodes("a").queue()
     for each in (workload("c"), workload("b", 2), workload("a"), workload("d", 2)):
         queue.put(each)
@@ -150,7 +150,7 @@ def test_a_blocked_kind_is_asked_again_about_the_nodes_that_became_available_onl
     assert np.flatnonzero(head[1]).tolist() == [nodes.table.row("b")]
 
 
-def test_what_becomes_available_on_a_node_that_is_too_full_or_not_meant_wakes_nobody() -> None:
+def test_what_becomes_available_on_a_node_that_is_too_full_or_not_meant_wakes_no_pod() -> None:
     nodes = Nodes("a", "b")
     queue = nodes.queue()
     queue.put(workload("large", 4))
@@ -232,7 +232,7 @@ def test_kinds_that_are_gone_leave_nothing_behind() -> None:
     assert kept[-1] == kept[0]
 
 
-def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> None:
+def test_a_namespace_with_thousands_of_kinds_holds_up_no_other() -> None:
     nodes = Nodes("a")
     queue = nodes.queue()
     for number in range(500):
@@ -332,7 +332,7 @@ class Capped:
         return found
 
 
-def test_whom_a_cap_keeps_from_gpus_blocks_nobody_else_of_its_kind() -> None:
+def test_whom_a_cap_keeps_from_gpus_blocks_no_other_of_its_kind() -> None:
     capped = Capped()
     for each in (workload("a"), workload("b"), workload("c", namespace="m")):
         capped.queue.put(each)

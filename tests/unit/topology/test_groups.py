@@ -106,7 +106,7 @@ def test_a_rack_with_a_hole_keeps_to_its_other_trays() -> None:
     assert all(len(members) == 2 and members != {0, 1} for members in sets(groups, 2))
 
 
-def test_direct_links_beside_the_switches_count() -> None:
+def test_direct_links_in_addition_to_the_switches_count() -> None:
     machine = machine_of({(0, 1): 8, (0, 2): 8, (1, 2): 6, (0, 3): 6, (1, 3): 8, (2, 3): 8}, 4, switch_links=6)
     groups = group(machine)
     assert sets(groups, 2) == [{0, 1}, {2, 3}]
@@ -147,7 +147,7 @@ def test_more_groups_come_before_better_ones() -> None:
     assert sets(groups, 2) == [{0, 1}, {2, 3}]
 
 
-def test_whoever_has_no_partner_comes_last_in_the_order() -> None:
+def test_a_gpu_without_a_partner_comes_last_in_the_order() -> None:
     groups = group(machine_of({(0, 1): 1, (1, 2): 2, (3, 4): 1}, 5))
     assert sets(groups, 2) == [{1, 2}, {3, 4}]
     assert groups.order == (1, 2, 3, 4, 0)

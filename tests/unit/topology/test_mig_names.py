@@ -37,7 +37,7 @@ def test_the_names_that_nvml_gives_are_read_everywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_whatever_else_is_read_nowhere(name: str) -> None:
+def test_all_others_are_read_nowhere(name: str) -> None:
     assert not is_mig_profile(name)
     assert values.mig_profile(name) in (None, name.strip()), "around an annotation's value there may be spaces"
     with pytest.raises(WordError, match="Write it as nvidia-smi mig -lgip prints it"):

@@ -94,7 +94,7 @@ def test_of_the_profiles_no_gpu_is_kept_off(name: str) -> None:
     assert kept_off(profiles.load(name)) == {}
 
 
-def test_no_pair_is_left_whatever_is_refused() -> None:
+def test_no_pair_is_left_after_any_refusal() -> None:
     rng = random.Random(30)
     for _ in range(300):
         every = list(combinations(range(rng.randint(2, 16)), 2))

@@ -48,12 +48,12 @@ def test_uuids_depend_on_name_and_seed_alone() -> None:
     assert len(set.union(*every)) == 8 * len(every)
 
 
-def test_dgx_h100_is_switched_and_each_compute_nic_stands_beside_its_gpu() -> None:
+def test_dgx_h100_is_switched_and_each_compute_nic_is_near_its_gpu() -> None:
     machine = profiles.load("dgx-h100")
     assert machine.switched
     assert {machine.links[i][j] for i in range(8) for j in range(8) if i != j} == {18}
-    beside = [row.count(PathType.PIX) for row in machine.nic_paths]
-    assert sorted(beside) == [0] * 4 + [1] * 8
+    near = [row.count(PathType.PIX) for row in machine.nic_paths]
+    assert sorted(near) == [0] * 4 + [1] * 8
     assert " ".join(gpu.pci[5:7] for gpu in machine.gpus) == "1b 43 52 61 9d c3 d1 df"
 
 
@@ -144,7 +144,7 @@ def test_no_profiles_gpus_have_a_faster_link_than_its_cpu(name: str) -> None:
     assert max(gpu.pcie_gbps for gpu in machine.gpus) <= most
 
 
-def test_the_degraded_machine_keeps_its_sick_gpus_out_of_the_groups() -> None:
+def test_the_degraded_machine_keeps_its_unhealthy_gpus_out_of_the_groups() -> None:
     groups = group(profiles.load("hgx-h100-degraded"))
     assert groups.domain[5] is None
     assert groups.by_size[8] == (None,) * 8

@@ -356,7 +356,7 @@ def test_the_pci_tree_tells_how_far_two_nics_are_apart() -> None:
     assert all(cells[n, m] == cells[m, n] for n, m in cells)
 
 
-def test_a_virtual_function_is_beside_its_card() -> None:
+def test_a_virtual_function_is_listed_with_its_card() -> None:
     one = profiles.load("rtx-a6000-x4-pairs")
     names = [("mlx5_0", "0000:29:00.0", ""), ("mlx5_1", "0000:29:08.1", "mlx5_0"), ("mlx5_2", "0000:29:08.2", "mlx5_0")]
     nics = (*(Nic(name=name, pci=pci, parent=parent) for name, pci, parent in names), Nic(name="bond0"), Nic(name="b1"))

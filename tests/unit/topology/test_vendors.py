@@ -130,7 +130,7 @@ def test_the_most_bandwidth_over_the_least_is_the_number_of_links() -> None:
 
 
 @pytest.mark.parametrize(("weight", "links"), [("13", 4), ("15", 4), ("41", 4), ("0", 4), ("30", 0), ("45", 0)])
-def test_a_link_by_way_of_another_gpu_is_none(weight: str, links: int) -> None:
+def test_a_link_by_way_of_another_gpu_does_not_count(weight: str, links: int) -> None:
     text = AMD_SMI.replace(" 15  ", f" {weight}  ")
     assert smi.read(text).links[0][1] == links
     unknown = smi.read(text.replace("50000-200000", "0-0         "))  # of partitions no bandwidth is said

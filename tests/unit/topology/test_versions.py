@@ -31,7 +31,7 @@ def test_versions_are_compared_by_their_numbers(version: str, least: str, reache
 
 
 @pytest.mark.parametrize("text", ["", ".", "1.", "v1", "1.2.3.4", "1e3", "²", "1 ", "580.95.05-open", "9" * 6])
-def test_what_is_no_version_is_none(text: str) -> None:
+def test_what_is_no_version_does_not_count(text: str) -> None:
     assert numbers(text) is None
 
 

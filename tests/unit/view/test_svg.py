@@ -75,7 +75,7 @@ def test_what_holds_gpus_of_a_switch_is_in_their_boxes() -> None:
     assert [one.words for one in texts(root)][-2:] == ["G0", "team/a-pod-w…"]
 
 
-def test_marks_stand_beside_their_rows_in_one_column_over_all_matrices() -> None:
+def test_marks_stand_next_to_their_rows_in_one_column_over_all_matrices() -> None:
     held = Mark(text="team/pod", more="team/pod by claim c", tone=Tone.PLAIN, series=1)
     long = Mark(text="n" * 300, more="n" * 300, tone=Tone.PROMISED, series=0)
     free = Mark(text="free", more="free", tone=Tone.FREE)

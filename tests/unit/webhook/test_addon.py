@@ -93,12 +93,12 @@ def test_what_nccl_would_be_told_is_warned_of(told: str, warned: bool) -> None:
     assert any("prepares the GPUs in this cluster" in warning for warning in verdict.warnings) == warned
 
 
-def test_pods_without_our_words_are_nobodys_business() -> None:
+def test_pods_without_our_words_are_ignored() -> None:
     verdict = admit(defaulted(pod(2)), ledger=NVIDIA)
     assert (verdict.allowed, verdict.patch, verdict.warnings) == (True, [], [])
 
 
-def test_beside_amds_driver_whole_gpus_are_admitted_and_parts_refused() -> None:
+def test_next_to_amds_driver_whole_gpus_are_admitted_and_parts_refused() -> None:
     sent = defaulted(pod(None, annotations={names.POLICY: "nvlink"}))
     sent["spec"]["containers"][0]["resources"] = {"limits": {amd.LIMIT: "4"}}
     assert admit(sent, ledger=AMD).allowed

@@ -171,7 +171,7 @@ async def test_addresses_that_hold_equally_much_wait_for_each_other() -> None:
 
 
 @pytest.mark.looptime
-async def test_a_loan_that_nobody_waits_for_outlives_its_term_and_is_then_revoked_at_once() -> None:
+async def test_a_loan_that_no_pod_waits_for_outlives_its_term_and_is_then_revoked_at_once() -> None:
     budget = Budget(10, term_s=TERM_S)
     holder = Borrower(budget, 10, "a")
     await asyncio.sleep(10 * TERM_S)

@@ -285,7 +285,7 @@ async def test_no_request_fails_while_certificates_rotate(api: FakeApiServer, cl
     assert len(x509.load_pem_x509_certificates(published(api).encode())) == 1
 
 
-async def test_mounted_files_are_served_anew_when_they_change(tmp_path: Path) -> None:
+async def test_mounted_files_are_served_again_when_they_change(tmp_path: Path) -> None:
     first = certificates.renew(None, now=START, hosts=HOSTS)
     second = certificates.renew(None, now=START, hosts=HOSTS)
     context = tls.server_context()

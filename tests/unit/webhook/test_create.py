@@ -151,7 +151,7 @@ def test_a_bad_count_is_refused(value: object) -> None:
     assert "Write a whole number from 1 to 32" in message
 
 
-def test_zero_is_none() -> None:
+def test_zero_is_no_request() -> None:
     assert "requests no GPU" in refusal("0")
     made = create(2, "0")
     assert "claims" not in made["spec"]["containers"][1]["resources"]
@@ -355,7 +355,7 @@ def test_manifests_without_our_words_pass_untouched(name: str) -> None:
     assert admit(defaulted(yaml.safe_load(path.read_text()))).patch == []
 
 
-def test_a_near_miss_beside_a_word_of_ours_is_warned_of() -> None:
+def test_a_near_miss_next_to_a_word_of_ours_is_warned_of() -> None:
     keys = {"gpu.topologi/strategy": "pack", "nvidia.com/gpu": "x", "gpu-topology": "nvlink"}
     told = admit(defaulted(pod(2, annotations=NVLINK | keys, labels={names.STRATEGY: "pack"}))).warnings
     assert [one.partition(":")[0] for one in told] == [

@@ -112,7 +112,7 @@ def test_idle_pods_that_share_a_claim_are_not_ended() -> None:
     assert names.SHARED_CLAIM in one
 
 
-def test_what_nccl_is_told_nobody_hears_on_gpus_of_another_vendor() -> None:
+def test_what_nccl_is_told_is_not_heard_on_gpus_of_another_vendor() -> None:
     for vendor, library in (("amd", "RCCL"), ("ascend", "HCCL")):
         words = {names.GPUS: "4", names.VENDOR: vendor}
         (one,) = told("file", names.NCCL, (None,), words, {})

@@ -115,7 +115,9 @@ def test_a_pod_for_which_the_others_wait_is_refused(words: dict[str, str], more:
         ({"spark-role": "executor"}, {}),
     ],
 )
-def test_who_waits_for_nobody_or_says_how_many_is_admitted(labels: dict[str, str], annotations: dict[str, str]) -> None:
+def test_who_waits_for_no_other_or_says_how_many_is_admitted(
+    labels: dict[str, str], annotations: dict[str, str]
+) -> None:
     words = {names.GANG: "train", names.GANG_SIZE: "4"}
     assert admit(defaulted(pod(4, annotations=words | annotations, labels=labels))).allowed
 

@@ -28,13 +28,13 @@ def live() -> Object:
 
 
 @pytest.mark.parametrize("sent", [FORGED, None])
-def test_nobody_else_changes_or_removes_it(live: Object, sent: str | None) -> None:
+def test_no_other_account_changes_or_removes_it(live: Object, sent: str | None) -> None:
     verdict = admit(noted(live, sent), old=live, keeps_nvsentinel=True)
     assert verdict.admitted == live
     assert verdict.allowed, "NVSentinel's collector removes it from pods whose GPUs it does not find; that is no error"
 
 
-def test_nobody_else_adds_it(live: Object) -> None:
+def test_no_other_account_adds_it(live: Object) -> None:
     without = noted(live, None)
     assert admit(live, old=without, keeps_nvsentinel=True).admitted == without
 

@@ -38,7 +38,7 @@ def test_a_pod_with_nothing_but_gpu_limits_leaves_it_too() -> None:
     assert FIELD not in admit(of_job(), path="/translate-pods").admitted["spec"]
 
 
-def test_a_group_that_somebody_else_made_is_kept() -> None:
+def test_a_group_that_another_program_made_is_kept() -> None:
     """Its pods without GPUs count for it, and none of them would start without these."""
     written = {FIELD: {"podGroupName": "train"}}
     for sent in (
@@ -73,7 +73,7 @@ def test_owners_that_are_none_are_refused(odd: Any) -> None:
 
 
 @pytest.mark.parametrize("odd", [7, "x", [], {"podGroupName": 7}])
-def test_a_group_that_is_none_is_refused(odd: Any) -> None:
+def test_an_invalid_group_is_refused(odd: Any) -> None:
     sent = of_job({names.POLICY: "nvlink"})
     sent["spec"][FIELD] = odd
     verdict = admit(sent)

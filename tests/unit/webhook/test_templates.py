@@ -121,7 +121,7 @@ def test_with_a_limit_every_template_is_left_as_it_is() -> None:
         ),
     ],
 )
-def test_what_nobody_can_understand_is_refused(sent: Object, told: str) -> None:
+def test_an_unreadable_request_is_refused(sent: Object, told: str) -> None:
     assert told in refusal(sent)
 
 
@@ -147,9 +147,9 @@ def test_a_second_pass_and_a_copy_have_a_claim_of_their_own() -> None:
     del copied["status"]
     for key in ("uid", "resourceVersion", "creationTimestamp"):
         del copied["metadata"][key]
-    anew = admit(copied).admitted
-    assert anew["metadata"]["annotations"] == first["metadata"]["annotations"]
-    assert anew["spec"]["schedulingGates"] == [{"name": names.GATE}]
+    created = admit(copied).admitted
+    assert created["metadata"]["annotations"] == first["metadata"]["annotations"]
+    assert created["spec"]["schedulingGates"] == [{"name": names.GATE}]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_note_of_the_authors_own_names_no_template() -> None:
 
 
 @pytest.mark.parametrize("words", [NVLINK, {names.PLACEMENT: "static"}])
-def test_a_channel_of_a_compute_domain_beside_limits_stays_as_it_is(words: dict[str, str]) -> None:
+def test_a_channel_of_a_compute_domain_next_to_limits_stays_as_it_is(words: dict[str, str]) -> None:
     channel = {"name": "channel", "resourceClaimTemplateName": "job-channel"}
     sent = pod(4, annotations=words, spec={"resourceClaims": [channel]})
     sent["spec"]["containers"][0]["resources"]["claims"] = [{"name": "channel"}]
@@ -200,7 +200,7 @@ def test_a_channel_of_a_compute_domain_beside_limits_stays_as_it_is(words: dict[
     assert admit(made).admitted["spec"]["resourceClaims"][0] == channel, "nor when it is admitted again"
 
 
-def test_nics_in_a_claim_of_their_own_are_told_to_be_chosen_by_nobody() -> None:
+def test_nics_in_a_claim_of_their_own_are_told_to_have_no_choice() -> None:
     near = {names.NEAR_NIC: "required"}
     named = {"name": "more", "resourceClaimName": "fabric"}
     by_limits = pod(2, annotations=near, spec={"resourceClaims": [NIC, named]})

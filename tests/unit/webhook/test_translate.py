@@ -58,7 +58,7 @@ def test_limits_alone_make_a_pod_ours(limits: Object, request_of: Any) -> None:
     assert admit(defaulted(sent)).patch == [], "elsewhere it is nobody's business"
 
 
-def test_a_claim_of_a_translated_pod_is_none_of_its_gpus() -> None:
+def test_a_claim_of_a_translated_pod_is_not_for_its_gpus() -> None:
     """A network card's, say: without a word of ours no template is meant."""
     nic = {"name": "nic", "resourceClaimTemplateName": "rdma"}
     sent = pod(None, spec={"resourceClaims": [nic], "initContainers": [sidecar(2, restart=None)]})

@@ -232,7 +232,7 @@ def test_words_of_a_pod_that_was_created_without_any_do_nothing() -> None:
     assert "This change has none" in verdict.warnings[0]
 
 
-def test_a_good_word_beside_one_that_was_bad_before_is_admitted_and_does_nothing() -> None:
+def test_a_good_word_next_to_one_that_was_bad_before_is_admitted_and_does_nothing() -> None:
     live = annotated(lived(MANIFESTS["plain"], "waiting"), min_memory="lots")
     verdict = admit(annotated(live, preferred="same-numa"), old=live)
     assert "min-memory: 'lots'" in verdict.warnings[0]

@@ -217,9 +217,9 @@ def test_a_limit_of_something_else_is_no_limit_of_gpus(resource: str) -> None:
     "resource", ["amd.com/cpx_nps4", "huawei.com/Ascend910-4c", "huawei.com/Ascend910B5", "amd.com/gpus"]
 )
 def test_a_limit_that_is_not_read_is_left_where_the_pod_asks_for_gpus_or_has_no_word(resource: str) -> None:
-    beside = pod(1, annotations=LINKED)
-    beside["spec"]["containers"][0]["resources"]["limits"][resource] = "1"
-    verdict = admit(defaulted(beside))
+    mixed = pod(1, annotations=LINKED)
+    mixed["spec"]["containers"][0]["resources"]["limits"][resource] = "1"
+    verdict = admit(defaulted(mixed))
     assert verdict.allowed
     assert verdict.pod is not None
     assert resource in verdict.pod["spec"]["containers"][0]["resources"]["limits"]
@@ -269,9 +269,9 @@ def test_two_vendors_in_one_pod_are_refused_by_name() -> None:
     apart = pod(1, 1, annotations=LINKED)
     apart["spec"]["containers"][1]["resources"]["limits"] = {"amd.com/gpu": 1}
     assert "(container 'c0': nvidia, container 'c1': amd). All GPUs of a pod must be of one vendor" in refused(apart)
-    beside = pod(1, annotations=LINKED, resource="amd.com/gpu")
-    beside["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = 1000
-    assert "All GPUs of a pod must be of one vendor" in refused(beside)
+    mixed = pod(1, annotations=LINKED, resource="amd.com/gpu")
+    mixed["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = 1000
+    assert "All GPUs of a pod must be of one vendor" in refused(mixed)
 
 
 def test_an_unchanged_manifest_changes_nothing_and_other_words_keep_the_vendor() -> None:

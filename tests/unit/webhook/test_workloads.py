@@ -137,7 +137,7 @@ def test_what_the_controller_notes_on_an_owner_is_neither_refused_nor_copied(not
 
 
 @pytest.mark.parametrize("spec", [None, [], 3, {"template": 3}, {"template": {"metadata": []}}, {"template": None}])
-def test_what_is_none_is_refused_or_left_to_the_api_server(spec: Any) -> None:
+def test_an_invalid_spec_is_refused_or_left_to_the_api_server(spec: Any) -> None:
     verdict = asked({"kind": "Job", "metadata": {"annotations": WORDS}, "spec": spec})
     assert verdict.patch == []
     assert verdict.allowed or "The object is not a valid Job" in verdict.message

@@ -196,7 +196,7 @@ def test_a_fleet_of_mixed_products_takes_the_right_ones() -> None:
     assert [choice.node for choice in fleet.rank(Whole(containers=(2,), include=(7,)))] == ["b"]
 
 
-def test_least_bandwidth_is_of_links_whatever_pcie_has() -> None:
+def test_least_bandwidth_is_of_links_with_any_pcie() -> None:
     with pytest.raises(NoPlaceError, match=r"2 GPUs with at least 10 GB/s over NVLink .* No free GPU has"):
         ask(machines.pcie_box(), range(8), 2, min_bandwidth_gbps=10)
     assert ask(machines.pcie_box(), range(8), 2, min_busbw_gbps=10).busbw_gbps >= 10

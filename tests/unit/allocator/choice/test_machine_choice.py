@@ -76,7 +76,7 @@ def test_sets_on_dgx1_that_a_plain_sum_of_links_gets_wrong(free: list[int], gpus
     assert ask(machines.dgx1(), free, gpus).gpus == chosen
 
 
-def test_a_wide_pair_beside_a_good_quad_yields_four_real_gpus() -> None:
+def test_a_wide_pair_next_to_a_good_quad_yields_four_real_gpus() -> None:
     links = {(0, 1): 12}
     paths = machines.nested(((0, 1, 2, 2, 2, 2),), (PathType.PIX,), across=PathType.SYS)
     machine = machines.build("padding", paths=paths, links=links, pcie_gbps=24.0, capability="8.0")
@@ -107,7 +107,7 @@ def test_two_equal_numa_nodes_always_give_the_same_answer() -> None:
     assert {ask(machines.dgx_h100(), range(8), 4).gpus for _ in range(200)} == {(0, 1, 2, 3)}
 
 
-def test_one_gpu_with_nvlink_needs_a_gpu_that_has_links_whoever_holds_its_peer() -> None:
+def test_one_gpu_with_nvlink_needs_a_gpu_that_has_links_with_any_holder_of_its_peer() -> None:
     machine = machines.build(
         "mixed", paths=machines.nested((range(3),), (PathType.SELF,), across=PathType.PHB), links={(0, 1): 4}
     )

@@ -36,7 +36,7 @@ def fabrics(choice: GangChoice) -> set[str]:
     return {node.partition("-")[0] for node in choice.nodes}
 
 
-def test_one_fabric_is_taken_or_none_whatever_a_wider_level_has() -> None:
+def test_one_fabric_is_taken_or_none_with_any_wider_level() -> None:
     seed = random.Random(7)
     for _ in range(60):
         sizes = [seed.randint(1, 4) for _ in range(seed.randint(1, 4))]

@@ -186,7 +186,7 @@ def test_no_more_pods_than_cpu_and_memory_are_enough_for() -> None:
         place_gang(fleet, GangRequest(pod=one, pods=5, needs=(8, 30)), amounts=amounts)
 
 
-def test_a_launcher_stands_beside_its_workers() -> None:
+def test_a_launcher_stands_next_to_its_workers() -> None:
     fleet = network({("a", "1"): 2, ("a", "2"): 3})
     request = GangRequest(pod=Whole(containers=(1,)), pods=1, roles=(Role(pod=WHOLE, pods=2),))
     choice = place_gang(fleet, request)
@@ -269,7 +269,7 @@ def test_a_node_in_no_leaf_is_not_where_the_gangs_node_in_no_leaf_is() -> None:
 
 
 @pytest.mark.parametrize("order", [("a0", "a1", "b0", "b1"), ("b0", "b1", "a0", "a1"), ("b1", "a1", "b0", "a0")])
-def test_the_plan_is_the_same_in_whatever_order_nodes_were_read(order: tuple[str, ...]) -> None:
+def test_the_plan_is_the_same_in_any_order_nodes_were_read(order: tuple[str, ...]) -> None:
     fleet, one = Fleet(), machines.dgx_h100()
     other = msgspec.structs.replace(one, driver_version="999.1")
     for name in order:
@@ -432,7 +432,7 @@ def test_home_is_given_again_only_within_the_limits() -> None:
     assert len(two.pods[0].gpus) == 2, "what it asks for now"
 
 
-def test_late_members_beside_those_that_are_not_within_the_limits() -> None:
+def test_late_members_next_to_those_that_are_not_within_the_limits() -> None:
     fleet = network({("a", "1"): 3, ("a", "2"): 3})
     places = {name: place_gang(fleet, GangRequest(pod=WHOLE, pods=1), eligible=[name]).pods[0] for name in fleet.nodes}
     fixed = {0: places["a1-00"], 1: places["a2-00"]}

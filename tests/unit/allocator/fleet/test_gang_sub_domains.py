@@ -59,7 +59,7 @@ def test_near_a_sub_domain_waits_for_one_that_holds_all(one_fabric: bool) -> Non
         place_gang(fleet, gang(3, "sub-domain", one_fabric=one_fabric))
 
 
-def test_the_switch_is_still_the_leaf_beside_the_levels_of_nvlink() -> None:
+def test_the_switch_is_still_the_leaf_next_to_the_levels_of_nvlink() -> None:
     fleet = racks((2, 2), gbps=50.0)
     assert fleet.sites.switch == "leaf"
     place_gang(fleet, gang(2, min_gbps=50.0))

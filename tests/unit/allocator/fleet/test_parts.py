@@ -117,7 +117,7 @@ def test_nodes_are_found_by_the_rows_of_an_array() -> None:
         assert [choice.node for choice in found.rank(request, eligible=np.array([True, False, True]))] == ["b", "c"]
 
 
-def test_a_gpu_that_is_taken_whole_or_ill_takes_no_part() -> None:
+def test_a_gpu_that_is_taken_whole_or_unhealthy_takes_no_part() -> None:
     found = fleet({"a": []}, held=range(1, 8))
     assert first(found, HALF).gpus == (0,)
     found.set_free("a", [])
@@ -198,7 +198,7 @@ def test_shares_and_slices_never_share_a_gpu() -> None:
         found.rank(slices("7g.80gb"))
 
 
-def test_only_what_is_offered_is_had_in_parts() -> None:
+def test_only_what_is_offered_is_given_in_parts() -> None:
     found = fleet({"a": [], "b": []}, offer=Offer(shared=frozenset({4}), sliced=frozenset({5})))
     assert first(found, HALF).gpus == (4,)
     assert first(found, slices("1g.10gb")).gpus == (5,)
@@ -374,7 +374,7 @@ def test_memory_that_is_promised_twice_is_given_twice_and_compute_is_not() -> No
     assert found.free("a") == {0}, "what is free stays when the rules change"
 
 
-def test_of_a_gpu_in_equal_shares_each_takes_one_whatever_less_it_asks_for() -> None:
+def test_of_a_gpu_in_equal_shares_each_takes_one_for_any_smaller_request() -> None:
     found = fleet({"a": []}, offer=ruled(equal=4), held=range(1, 8))
     quarter = Amount(25, 81559 // 4)
     choice = first(found, Share(amounts=(Amount(cores=10), Amount(cores=25), Amount(memory_mib=1), Amount(20, 20_000))))

@@ -78,7 +78,7 @@ def test_who_asks_for_another_product_does_not_hear_of_this_ones_numbers() -> No
         choose(machine, range(16), Whole(containers=(3,), product="*910A"))
 
 
-def test_whoever_finds_no_ring_waits_and_hears_of_them() -> None:
+def test_a_request_without_a_ring_waits_and_the_reason_names_the_rule() -> None:
     machine, fleet = profiles.load("ascend-910a-x8"), Fleet()
     rule = "a pod gets up to 4 GPUs of Ascend 910A from one block, and more in equal numbers from each block"
     with pytest.raises(
@@ -231,7 +231,7 @@ def test_a_machine_that_lost_gpus_keeps_the_rule_for_the_others() -> None:
     assert 1 not in choose(dies, range(1, 16), Whole(containers=(14,))).gpus
 
 
-def test_alike_machines_share_their_tables_whatever_their_numbers() -> None:
+def test_alike_machines_share_their_tables_with_any_numbers() -> None:
     machine = profiles.load("ascend-910a-x8")
     order = [4, 0, 5, 1, 6, 2, 7, 3]
     other = Machine(

@@ -51,5 +51,5 @@ def test_larger_messages_take_longer_and_use_more_of_the_bandwidth() -> None:
         assert found[-1].busbw_gbps == pytest.approx(float(tables.busbw[0b1111]), rel=0.02)
 
 
-def test_one_gpu_has_nobody_to_reduce_with() -> None:
+def test_one_gpu_has_no_other_to_reduce_with() -> None:
     assert all_reduce(tables_of(machines.dgx1()), 0b100, size=1 << 20) == (0, 0)

@@ -37,7 +37,7 @@ def test_those_used_last_are_kept_up_to_a_weight() -> None:
     assert [name for name in "abcd" if name in kept] == ["a", "c", "d"]
 
 
-def test_what_somebody_has_is_found_however_much_there_is() -> None:
+def test_what_is_in_use_is_found_however_much_there_is() -> None:
     kept: Kept[int, Thing] = Kept(2)
     mine = [kept.put(number, Thing(), 1) for number in range(20)]
     assert all(kept.find(number) is thing for number, thing in enumerate(mine))
@@ -45,7 +45,7 @@ def test_what_somebody_has_is_found_however_much_there_is() -> None:
     assert [number for number in range(20) if number in kept] == [18, 19]
 
 
-def test_what_weighs_more_than_all_may_is_kept_only_while_somebody_has_it() -> None:
+def test_what_weighs_more_than_all_may_is_kept_only_while_it_is_in_use() -> None:
     kept: Kept[str, Thing] = Kept(2)
     kept.put("small", Thing(), 1)
     mine = kept.put("large", Thing(), 3)

@@ -126,7 +126,7 @@ def test_what_a_device_class_serves_is_not_checked_on_nodes_that_have_none_of_it
     assert not fits(table, ask(rdma_hca=1))
 
 
-def test_what_pods_make_up_never_fits_and_harms_nobody() -> None:
+def test_what_pods_make_up_never_fits_and_does_no_harm() -> None:
     table = with_node()
     table.take("n", {f"example.com/{i}": 1 for i in range(1000)})
     assert not fits(table, Ask(tuple((f"example.com/{i}", 1) for i in range(1000)), Constraints()))

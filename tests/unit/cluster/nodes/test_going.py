@@ -113,7 +113,7 @@ def test_the_first_time_counts_that_anything_says_and_what_is_no_time_is_at_once
     assert goes_at(said) == at
 
 
-def test_only_pods_that_are_gone_by_then_may_go_to_a_node_that_goes() -> None:
+def test_only_pods_that_are_gone_before_may_go_to_a_node_that_goes() -> None:
     table = table_of(node("goes", says=text(NOW + HOUR_S)), node("stays"))
     assert fit(table, 0) == {"stays"}
     assert fit(table, HOUR_S) == {"goes", "stays"}

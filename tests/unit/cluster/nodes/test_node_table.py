@@ -99,7 +99,7 @@ def test_a_pod_of_endless_selectors_fits_nowhere_and_is_told_so() -> None:
     assert table.causes(many) == (TOO_MANY,)
 
 
-def test_a_row_stays_while_its_node_is_known_or_offers_gpus_and_nobody_else_has_it() -> None:
+def test_a_row_stays_while_its_node_is_known_or_offers_gpus_and_no_other_node_has_it() -> None:
     table = table_of(node("a"))
     row = table.row("a")
     table.set_node("a", None)
@@ -314,7 +314,7 @@ def test_any_number_of_values_can_be_chosen(chosen: int) -> None:
     assert fit(table, Ask((), key)) == {f"n{i}" for i in range(chosen, 7)}
 
 
-def test_a_value_that_nobody_uses_gives_its_number_back() -> None:
+def test_an_unused_value_gives_its_number_back() -> None:
     codes: Codes[str] = Codes()
     for turn in range(100):
         assert codes.take(f"a{turn}") == codes.find(f"a{turn}") > 0

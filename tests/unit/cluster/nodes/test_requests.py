@@ -55,7 +55,7 @@ def test_an_init_container_counts_where_it_needs_more_than_all_others_together()
     assert asked == {"cpu": 3000, "memory": 2**30, "pods": 1}
 
 
-def test_a_sidecar_runs_beside_the_containers_and_beside_later_init_containers_only() -> None:
+def test_a_sidecar_runs_next_to_the_containers_and_next_to_later_init_containers_only() -> None:
     init = [container(cpu="5"), container(cpu="2", restart_policy="Always"), container(cpu="4")]
     assert request_of(pod(container(cpu="1"), init=init))["cpu"] == 6000
     assert request_of(pod(container(cpu="7"), init=init))["cpu"] == 9000
@@ -140,7 +140,7 @@ def test_what_a_pod_requests_as_a_whole_is_resized_as_a_whole(status: dict[str, 
     assert resized(status, whole)["cpu"] == cpu + 1000
 
 
-def test_a_quantity_that_is_none_counts_as_nothing_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_quantity_that_is_invalid_counts_as_nothing_and_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     assert request_of(pod(container(cpu="plenty", memory="1Ki"))) == {"cpu": 0, "memory": 1024, "pods": 1}
     assert "cpu" in caplog.text
 

@@ -71,7 +71,7 @@ async def test_an_agent_that_has_not_read_the_machine_writes_no_spec_that_may_op
     assert opened(world) == {"c": {"/dev/nvidia0"}}
 
 
-async def test_a_gpu_that_comes_back_with_other_nodes_is_made_ready_anew(tmp_path: Path) -> None:
+async def test_a_gpu_that_comes_back_with_other_nodes_is_made_ready_again(tmp_path: Path) -> None:
     world = Sliced(tmp_path)
     prepared = await world.prepare("c", at(0, "3g.40gb", 4))
     world.machine = with_minor(world.machine, 0, 9)

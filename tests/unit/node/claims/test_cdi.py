@@ -86,7 +86,7 @@ def test_a_spec_file_is_written_and_removed_by_uid(tmp_path: Path) -> None:
     assert list((tmp_path / "cdi").iterdir()) == []
 
 
-def test_sweep_removes_our_other_specs_and_leaves_everybody_elses(tmp_path: Path) -> None:
+def test_sweep_removes_our_other_specs_and_leaves_those_of_others(tmp_path: Path) -> None:
     folder = CdiFolder(tmp_path)
     folder.write(claim(device(0)))
     folder.write(msgspec.structs.replace(claim(device(1)), uid="gone"))

@@ -60,7 +60,7 @@ def damages() -> list[bytes]:
 
 
 @pytest.mark.parametrize("damage", damages())
-def test_a_damaged_file_is_set_aside_and_its_neighbours_are_kept(
+def test_a_damaged_file_is_put_away_and_its_neighbours_are_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
 ) -> None:
     checkpoint = Checkpoint(tmp_path)
@@ -90,7 +90,7 @@ def bad_sector(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [directory, ring, bad_sector])
-def test_what_cannot_be_read_as_a_file_is_set_aside_too(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_what_cannot_be_read_as_a_file_is_put_away_too(tmp_path: Path, make: Callable[[Path], None]) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.write(prepared("u-2"))
     make(tmp_path / "u-1.json")
@@ -100,7 +100,7 @@ def test_what_cannot_be_read_as_a_file_is_set_aside_too(tmp_path: Path, make: Ca
     assert [p.name for p in tmp_path.iterdir()] == ["u-2.json"]
 
 
-def test_without_descriptors_nobody_knows_what_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_descriptors_it_is_unknown_what_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Checkpoint(tmp_path).write(prepared("u-1"))
 
     def too_many(*_: object) -> bytes:
@@ -115,7 +115,7 @@ def test_without_descriptors_nobody_knows_what_is_held(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     "name", ["u-1 copy.json", "u_1.json", "._u-1.json", "x_y.json.bak-1", "x_y.json.newer-3", "x_y.json.newer-9"]
 )
-def test_a_file_that_is_nobodys_is_in_nobodys_way(tmp_path: Path, name: str) -> None:
+def test_a_file_of_no_program_disturbs_no_program(tmp_path: Path, name: str) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.write(prepared("u-1"))
     (tmp_path / name).write_bytes((tmp_path / "u-1.json").read_bytes())
@@ -168,7 +168,7 @@ def newer(path: Path, *, version: int = 9, written_s: float = -60) -> bytes:
     return text
 
 
-def test_a_newer_agents_file_is_set_aside_and_in_nobodys_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_newer_agents_file_is_put_away_and_disturbs_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.write(prepared("u-1"))
     checkpoint.write(prepared("u-2"))
@@ -187,9 +187,7 @@ def test_a_newer_agents_file_is_set_aside_and_in_nobodys_way(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize("written_s", [-86_400, -60, 0, 60, 86_400])
-def test_what_a_newer_agent_writes_beside_this_one_is_left_alone_whatever_the_clock_says(
-    tmp_path: Path, written_s: float
-) -> None:
+def test_what_a_newer_agent_writes_next_to_this_one_is_left_alone_at_any_time(tmp_path: Path, written_s: float) -> None:
     Checkpoint(tmp_path).write(prepared("u-1"))
     checkpoint = Checkpoint(tmp_path)
     for version in (9, 10):
@@ -202,7 +200,7 @@ def test_what_a_newer_agent_writes_beside_this_one_is_left_alone_whatever_the_cl
     assert [path.name for path in tmp_path.iterdir()] == ["u-1.json.newer-10"]
 
 
-def test_an_entry_that_was_rebuilt_counts_and_the_newer_one_is_kept_beside_it(tmp_path: Path) -> None:
+def test_an_entry_that_was_rebuilt_counts_and_the_newer_one_is_kept_next_to_it(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.write(prepared("u-1"))
     newer(tmp_path / "u-1.json")

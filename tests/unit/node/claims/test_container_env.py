@@ -161,7 +161,7 @@ def test_what_is_not_predicted_is_not_said() -> None:
         assert entry["data"]["bandwidthGBps"] == 20.5
 
 
-def test_a_bandwidth_that_nobody_knows_is_not_said() -> None:
+def test_a_bandwidth_that_is_not_known_is_not_said() -> None:
     choice = msgspec.structs.replace(CHOICE, busbw_gbps=0.0, bandwidth_gbps=0.0)
     obj = placed({"a": [3, 0], "b": [1, 2]}, choice)
     done = planned(obj)
@@ -297,7 +297,7 @@ async def test_the_server_below_is_found_by_the_nodes_label_and_asked_for_once()
     assert await below.find() is None
 
 
-async def test_a_type_that_nobody_named_is_said_and_none_named_is_not_asked_for(
+async def test_an_unnamed_type_is_said_and_none_named_is_not_asked_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def get_node() -> Node:

@@ -74,7 +74,7 @@ async def test_processes_keep_first_shares_off_other_gpus_and_no_later_one_off_i
         await world.prepare("first", share(1, "s3"))
 
 
-async def test_a_folder_in_a_specs_place_goes_and_what_nobody_can_write_stops_no_other(
+async def test_a_folder_in_a_specs_place_goes_and_one_that_cannot_be_written_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)

@@ -103,13 +103,13 @@ def look_on(world: World, name: str) -> tuple[str, str, str]:
     return world.put(claim(name, results=[result("gpu", device(0), adminAccess=True)]))
 
 
-async def test_who_looks_on_has_others_beside_him(world: World) -> None:
+async def test_who_looks_on_has_others_on_the_gpu(world: World) -> None:
     world.processes = {uuid(0): [4711]}
     await world.preparer().prepare(*look_on(world, "c"))
     assert now() < 1
 
 
-async def test_the_first_share_of_a_gpu_waits_for_processes_and_later_ones_have_its_own_beside_them(
+async def test_the_first_share_of_a_gpu_waits_for_processes_and_later_ones_have_its_own_next_to_them(
     world: World,
 ) -> None:
     await world.preparer().prepare(*look_on(world, "l"))
@@ -143,7 +143,7 @@ async def test_a_driver_that_hangs_is_waited_for_by_the_first_share_alone(world:
     await world.preparer().prepare(*part(world, "d"))
 
 
-async def test_who_has_all_of_a_gpu_that_may_be_shared_has_nobody_beside_him(world: World) -> None:
+async def test_who_has_all_of_a_gpu_that_may_be_shared_has_no_other_on_it(world: World) -> None:
     world.processes = {uuid(0): [4711]}
     everything = {"shareID": "a", "consumedCapacity": {"cores": "100", "memory": "64Gi"}}
     with pytest.raises(OccupiedError, match="4711"):

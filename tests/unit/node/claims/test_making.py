@@ -144,7 +144,7 @@ async def test_calls_for_a_claim_do_not_cross_and_those_for_others_do(world: Sli
     assert world.instances == {}
 
 
-async def test_a_part_has_processes_of_others_beside_it(world: Sliced) -> None:
+async def test_a_part_has_processes_of_others_next_to_it(world: Sliced) -> None:
     world.processes = {uuid(0): [4711]}
     assert env(await world.preparer().prepare(*world.halves("c", (0, 0))))
 
@@ -176,7 +176,7 @@ async def test_a_part_in_use_stays_prepared_until_it_is_not(world: Sliced) -> No
     assert world.nothing()
 
 
-async def test_parts_of_one_gpu_have_an_owner_each_and_a_whole_gpu_none_beside_them(world: Sliced) -> None:
+async def test_parts_of_one_gpu_have_an_owner_each_and_a_whole_gpu_has_none_with_them(world: Sliced) -> None:
     preparer = patient(world)
     await preparer.prepare(*world.halves("a", (0, 0)))
     await preparer.prepare(*world.halves("b", (0, 4)))

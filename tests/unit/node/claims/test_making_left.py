@@ -28,7 +28,7 @@ async def test_what_was_made_for_a_claim_whose_entry_is_damaged_stays(world: Sli
     assert world.nothing()
 
 
-async def test_an_entry_of_what_was_made_that_is_damaged_is_written_anew_from_the_claims(world: Sliced) -> None:
+async def test_an_entry_of_what_was_made_that_is_damaged_is_written_again_from_the_claims(world: Sliced) -> None:
     asked = world.halves("c", (0, 0), (0, 4))
     done = await world.preparer().prepare(*asked)
     before = world.made
@@ -43,7 +43,7 @@ async def test_an_entry_of_what_was_made_that_is_damaged_is_written_anew_from_th
     assert list((world.folder / "state" / "made").iterdir()) == []
 
 
-async def test_an_entry_that_was_set_aside_and_not_yet_written_anew_still_is(world: Sliced) -> None:
+async def test_an_entry_that_was_put_away_and_not_yet_written_again_still_is(world: Sliced) -> None:
     await world.preparer().prepare(*world.halves("c", (0, 0)))
     entry = world.folder / "state" / "made" / "uid-c.0.json"
     entry.rename(f"{entry}.corrupt-1")
@@ -62,14 +62,14 @@ async def test_of_a_claim_that_is_being_given_back_it_is_an_intent(world: Sliced
     assert (world.made["uid-c.0"].done, world.specs) == (None, {})
 
 
-async def test_what_was_undone_already_is_not_written_anew(world: Sliced) -> None:
+async def test_what_was_undone_already_is_not_written_again(world: Sliced) -> None:
     await world.preparer().prepare(*world.halves("c", (0, 0)))
     (world.folder / "state" / "made" / "uid-c.0.json").unlink()  # as a kill in the midst of unprepare leaves it
     await world.preparer().recover()
     assert (world.made, world.specs) == ({}, {})
 
 
-async def test_a_damaged_entry_of_no_claim_keeps_nobody_from_anything(world: Sliced) -> None:
+async def test_a_damaged_entry_of_no_claim_has_no_effect(world: Sliced) -> None:
     await world.preparer().prepare(*world.halves("c", (0, 0)))
     for name in ("nobodys.json", "uid-d.0.json", "uid-c.7.json"):
         (world.folder / "state" / "made" / name).write_text("damaged")
@@ -78,7 +78,7 @@ async def test_a_damaged_entry_of_no_claim_keeps_nobody_from_anything(world: Sli
     assert world.nothing()
 
 
-async def test_nor_is_an_entry_that_a_newer_agent_beside_this_one_just_wrote(world: Sliced) -> None:
+async def test_nor_is_an_entry_that_a_newer_agent_next_to_this_one_just_wrote(world: Sliced) -> None:
     preparer = world.preparer()
     await preparer.prepare(*world.halves("c", (0, 0)))
     entry = world.folder / "state" / "made" / "uid-c.0.json"
@@ -96,7 +96,7 @@ async def test_nor_is_what_another_boot_made(world: Sliced) -> None:
 
 
 @pytest.mark.parametrize("done", [True, False])
-async def test_what_a_killed_agent_made_for_nobody_is_undone_at_the_next_start(world: Sliced, done: bool) -> None:
+async def test_what_a_killed_agent_made_for_no_claim_is_undone_at_the_next_start(world: Sliced, done: bool) -> None:
     await left_by_a_kill(world, boot=world.boot, done=done)
     with pytest.raises(DeviceBusyError, match="an unfinished hardware change"):
         await patient(world).prepare(*world.halves("other", (0, 4)))
@@ -107,13 +107,13 @@ async def test_what_a_killed_agent_made_for_nobody_is_undone_at_the_next_start(w
 
 
 @pytest.mark.parametrize("done", [True, False])
-async def test_the_claim_itself_is_made_anew_over_it(world: Sliced, done: bool) -> None:
+async def test_the_claim_itself_is_made_again_over_it(world: Sliced, done: bool) -> None:
     await left_by_a_kill(world, boot=world.boot, done=done)
     assert env(await patient(world).prepare(*world.halves("c", (0, 4))))
     assert world.instances == {0: [4]}
 
 
-async def test_after_a_reboot_what_was_made_is_forgotten_and_made_anew(world: Sliced) -> None:
+async def test_after_a_reboot_what_was_made_is_forgotten_and_made_again(world: Sliced) -> None:
     asked = world.halves("c", (0, 4))
     await world.preparer().prepare(*world.put(claim("whole", [5])))
     await world.preparer().prepare(*asked)

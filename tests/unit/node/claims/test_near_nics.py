@@ -216,7 +216,7 @@ def test_a_gangs_seat_is_no_card() -> None:
     ("ports", "why"),
     [(lambda _: None, "were not read yet"), (lambda _: {}, "has an active port")],
 )
-def test_where_there_is_none_it_is_said_why(ports: Any, why: str) -> None:
+def test_where_there_is_no_set_it_is_said_why(ports: Any, why: str) -> None:
     heard: list[tuple[str, str]] = []
     teller = container_env(ports=ports, not_told=lambda of, said: heard.append((of.metadata.name, said)))
     for _ in range(3):

@@ -136,7 +136,7 @@ async def test_a_newer_claim_whose_gpu_is_lost_now_keeps_its_gpu(world: World) -
 
 
 @pytest.mark.parametrize("why", ["gone", "another of its name"])
-async def test_what_a_newer_agent_prepared_and_nobody_knows_is_given_back_in_the_second_pass(
+async def test_what_a_newer_agent_prepared_for_an_unknown_claim_is_given_back_in_the_second_pass(
     world: World, why: str
 ) -> None:
     newer(world)
@@ -185,7 +185,7 @@ async def test_a_newer_spec_that_says_more_than_this_agent_can_keep_stays_as_it_
         b'"entry":{"uid":"uid-other","namespace":"default","name":"c"}',
     ],
 )
-async def test_a_newer_file_that_does_not_say_whose_it_is_stays_aside(world: World, entry: bytes) -> None:
+async def test_a_newer_file_that_does_not_say_whose_it_is_stays_away(world: World, entry: bytes) -> None:
     path = world.folder / "state" / "claims" / "uid-c.json"
     path.write_bytes(b'{"version":4,%b}' % entry)
     os.utime(path, (time.time() - 60,) * 2)

@@ -232,7 +232,7 @@ async def test_claims_of_different_gpus_do_not_wait_for_each_other(world: World)
     assert len(world.specs) == len(world.checkpoint) == 8
 
 
-async def test_shares_and_lookers_on_are_prepared_beside_an_owner(world: World) -> None:
+async def test_shares_and_lookers_on_are_prepared_next_to_an_owner(world: World) -> None:
     preparer = world.preparer()
     for number in range(2):
         share = {"shareID": f"share-{number}", "consumedCapacity": {"cores": "25", "memory": "4Gi"}}
@@ -288,7 +288,7 @@ async def test_a_gpu_that_vanished_and_came_back_has_still_one_owner(world: Worl
 
 
 @pytest.mark.parametrize("uid", ["", "../../etc/x", "a/b"])
-async def test_a_uid_that_is_none_touches_no_file(world: World, uid: str) -> None:
+async def test_an_invalid_uid_touches_no_file(world: World, uid: str) -> None:
     with pytest.raises(ClaimError, match="claim uid"):
         await world.preparer().prepare("default", "c", uid)
     with pytest.raises(ClaimError, match="claim uid"):

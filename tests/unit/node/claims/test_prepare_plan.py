@@ -132,7 +132,7 @@ def test_each_request_has_variables_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("kept", ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"])
-def test_what_the_author_set_is_not_replaced_and_half_an_order_is_none(kept: str) -> None:
+def test_what_the_author_set_is_not_replaced_and_half_an_order_does_not_count(kept: str) -> None:
     assert env([parameters({"gpu": [uuid(3), uuid(0), uuid(1), uuid(2)]}, [kept])]) == {"gpu": (VOID,)}
 
 

@@ -48,7 +48,7 @@ async def test_trap_5_the_spec_is_written_again_at_every_prepare_and_at_start(wo
         assert world.specs == specs
 
 
-async def test_after_a_reboot_files_that_a_power_cut_may_have_damaged_are_written_anew(world: World) -> None:
+async def test_after_a_reboot_files_that_a_power_cut_may_have_damaged_are_written_again(world: World) -> None:
     asked = world.put(claim("c", [0]))
     await world.preparer().prepare(*asked)
     ((path, text),) = [(path, path.read_bytes()) for path in (world.folder / "state" / "files").rglob("*.json")]
@@ -122,7 +122,7 @@ async def test_another_instance_waits_two_seconds_for_an_api_server_that_hangs(w
     assert now() - began <= 2.5
 
 
-async def test_a_claim_that_was_allocated_anew_gets_its_new_devices(world: World) -> None:
+async def test_a_claim_that_was_allocated_again_gets_its_new_devices(world: World) -> None:
     await world.preparer().prepare(*world.put(claim("c", [0])))
     preparer = world.preparer()
     assert [d.uuid for d in (await preparer.prepare(*world.put(claim("c", [5])))).devices] == [uuid(5)]

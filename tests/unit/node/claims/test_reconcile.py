@@ -28,7 +28,7 @@ async def world(tmp_path: Path) -> World:
     return world
 
 
-async def test_a_spec_that_somebody_removed_is_written_again(world: World) -> None:
+async def test_a_spec_that_a_user_removed_is_written_again(world: World) -> None:
     before = world.specs
     for path in (world.folder / "cdi").iterdir():
         path.unlink()
@@ -53,7 +53,7 @@ async def test_a_pass_that_a_disk_keeps_from_its_work_is_made_again_soon(
 
 
 @pytest.mark.parametrize("why", UNUSED)
-async def test_what_nobody_uses_is_given_back_in_the_second_pass(world: World, why: str) -> None:
+async def test_what_is_unused_is_given_back_in_the_second_pass(world: World, why: str) -> None:
     world.claims.clear()
     if (obj := UNUSED[why]) is not None:
         world.put(obj)
@@ -171,7 +171,7 @@ async def test_it_looks_at_start_and_every_minute(world: World) -> None:
     task.cancel()
 
 
-async def test_a_gpu_with_a_process_on_it_is_given_to_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_gpu_with_a_process_on_it_is_given_to_no_pod(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.claims.clear()  # deleted by force, and its process hangs in the driver
     world.processes = {uuid(1): [4711]}
     held: list[list[str]] = []

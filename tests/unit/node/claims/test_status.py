@@ -78,7 +78,7 @@ async def test_of_a_claim_that_another_agent_prepared_it_is_written_once(world: 
     assert agent.written == [[4]]
 
 
-async def test_one_that_says_where_a_part_was_before_a_reboot_is_written_anew(world: Sliced) -> None:
+async def test_one_that_says_where_a_part_was_before_a_reboot_is_written_again(world: Sliced) -> None:
     first = await world.prepare("c", *ASKED)
     world.gpus.reboot()
     world.boot = "boot-2"
@@ -155,7 +155,7 @@ async def test_that_they_are_idle_is_written_when_it_begins_and_when_it_ends(wor
     assert agent.written == [[None], [said[0]], [said[1]], [None]]
 
 
-async def test_while_it_is_asked_it_is_said_anew_in_each_pass(world: Sliced) -> None:
+async def test_while_it_is_asked_it_is_said_again_in_each_pass(world: Sliced) -> None:
     await world.prepare("c", *ASKED)
     agent = IdleAgent(world)
     agent.since, agent.asked = SINCE, "2026-01-02T04:00:00Z"

@@ -67,7 +67,7 @@ def test_an_entry_to_undo_says_what_was_made_where_there_is_something_to_say(tmp
 @pytest.mark.parametrize(
     "damage", [{"wanted": {"profile": "x"}}, {"wanted": None}, {"done": {"instance": 1}}, {"was": [1]}]
 )
-def test_records_that_no_agent_wrote_are_set_aside_one_by_one(tmp_path: Path, damage: dict[str, Any]) -> None:
+def test_records_that_no_agent_wrote_are_put_away_one_by_one(tmp_path: Path, damage: dict[str, Any]) -> None:
     whole = change(kind="mig", device="d", uuid="g", wanted=PLACE, done=INSTANCE)
     put(tmp_path, "u.0", whole | damage, 1)
     put(tmp_path, "u.1", whole | {"number": 1}, 1)

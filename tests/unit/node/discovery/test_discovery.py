@@ -149,7 +149,7 @@ async def test_a_poke_reads_the_machine_at_once() -> None:
 
 
 @pytest.mark.looptime
-async def test_a_machine_whose_driver_is_loaded_anew_is_nobodys_until_it_is_read_again() -> None:
+async def test_a_machine_whose_driver_is_loaded_again_is_of_no_pod_until_it_is_read_again() -> None:
     less = without(machine(), {"2"})
     done: list[str] = []
     stale = False

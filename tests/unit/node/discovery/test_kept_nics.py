@@ -44,15 +44,15 @@ def agent(server: Server, file: Path | None, boot: str = "boot-1") -> Hardware:
 def take(server: Server, nic: Nic) -> Path:
     """Have a pod take a card, as RDMA's exclusive mode does; where its folder is now."""
     folder = server.sys.device(nic.pci) / "infiniband"
-    aside = server.sys.root / nic.name
+    moved = server.sys.root / nic.name
     (server.sys.root / "sys/class/infiniband" / nic.name).unlink()
-    shutil.move(folder, aside)
-    return aside
+    shutil.move(folder, moved)
+    return moved
 
 
-def back(server: Server, nic: Nic, aside: Path) -> None:
+def back(server: Server, nic: Nic, moved: Path) -> None:
     folder = server.sys.device(nic.pci) / "infiniband"
-    shutil.move(aside, folder)
+    shutil.move(moved, folder)
     link = server.sys.root / "sys/class/infiniband" / nic.name
     link.symlink_to(os.path.relpath(folder / nic.name, link.parent))
 
@@ -65,8 +65,8 @@ def test_a_card_that_comes_and_goes_with_pods_changes_nothing(server: Server, ha
     for _ in range(2):
         asides = [take(server, nic) for nic in (first, last)]
         assert [hardware.read() for _ in range(5)] == [whole] * 5
-        for nic, aside in zip((first, last), asides, strict=True):
-            back(server, nic, aside)
+        for nic, moved in zip((first, last), asides, strict=True):
+            back(server, nic, moved)
         assert [hardware.read() for _ in range(5)] == [whole] * 5
 
 
@@ -95,7 +95,7 @@ def down(server: Server, nic: Nic) -> None:
 
 
 @pytest.mark.slow
-def test_a_card_has_the_best_rate_it_was_seen_at_whoever_saw_it(server: Server, hardware: Hardware) -> None:
+def test_a_card_has_the_best_rate_that_any_reading_saw(server: Server, hardware: Hardware) -> None:
     whole = hardware.read()
     nic, file = whole.nics[0], server.sys.root / "nics.json"
     assert nic.gbps > 0
@@ -196,10 +196,10 @@ def test_a_card_whose_pci_function_is_gone_is_gone(server: Server, hardware: Har
 def test_a_card_under_another_name_is_not_there_twice(server: Server, hardware: Hardware) -> None:
     whole = hardware.read()
     nic = whole.nics[0]
-    aside = take(server, nic)
+    moved = take(server, nic)
     renamed = msgspec.structs.replace(nic, name="rocep1s0")
-    os.rename(aside / nic.name, aside / renamed.name)
-    back(server, renamed, aside)
+    os.rename(moved / nic.name, moved / renamed.name)
+    back(server, renamed, moved)
     read = [hardware.read() for _ in range(5)][-1]
     assert {one.pci for one in read.nics} == {one.pci for one in whole.nics}
     assert len(read.nics) == len(whole.nics)

@@ -27,7 +27,7 @@ def slots(state: Path, published: Published | None = NOTHING, removed: tuple[str
     )
 
 
-def loaded_anew(found: Machine) -> Machine:
+def loaded_again(found: Machine) -> Machine:
     """Return a machine as the driver numbers it after a reboot: by PCI address, without gaps."""
     order = sorted(range(len(found.gpus)), key=lambda position: found.gpus[position].pci)
     left = found.subset(order)
@@ -59,7 +59,7 @@ async def test_new_gpus_have_the_numbers_of_the_driver(tmp_path: Path) -> None:
 
 async def test_a_lost_gpu_keeps_its_slot_over_a_reboot_and_an_agents_restart(tmp_path: Path) -> None:
     await slots(tmp_path).number(WHOLE)
-    left = loaded_anew(without(WHOLE, {"0"}))
+    left = loaded_again(without(WHOLE, {"0"}))
     assert [gpu.index for gpu in left.gpus] == list(range(7))
     found = await slots(tmp_path).number(left)
     assert numbers(found) == expected(1, 2, 3, 4, 5, 6, 7)
@@ -78,7 +78,7 @@ async def test_a_gpu_at_the_address_of_a_missing_one_takes_its_slot_and_keeps_it
 
 async def test_a_replacement_at_another_address_gets_a_slot_of_its_own(tmp_path: Path) -> None:
     await slots(tmp_path).number(WHOLE)
-    other = loaded_anew(changed(WHOLE, 3, uuid=NEW, pci="0000:01:00.0"))
+    other = loaded_again(changed(WHOLE, 3, uuid=NEW, pci="0000:01:00.0"))
     found = await slots(tmp_path).number(other)
     assert numbers(found) == expected(0, 1, 2, 4, 5, 6, 7) | {NEW: 8}
     assert found.gpus[-1].driver_index == 0
@@ -107,17 +107,17 @@ async def test_only_an_administrator_clears_a_slot(tmp_path: Path) -> None:
     assert numbers(await slots(tmp_path).number(other))[NEW] == 3
 
 
-async def test_a_gpu_that_is_there_keeps_its_slot_whatever_an_administrator_says(tmp_path: Path) -> None:
+async def test_a_gpu_that_is_there_keeps_its_slot_against_an_administrators_file(tmp_path: Path) -> None:
     removed = tuple(NUMBERS)
     await slots(tmp_path, removed=removed).number(WHOLE)
-    assert numbers(await slots(tmp_path, removed=removed).number(loaded_anew(WHOLE))) == NUMBERS
+    assert numbers(await slots(tmp_path, removed=removed).number(loaded_again(WHOLE))) == NUMBERS
 
 
 async def test_the_first_such_agent_takes_over_what_is_published(tmp_path: Path) -> None:
     gone = WHOLE.gpus[0]
     left = without(WHOLE, {"0"})
     published = Published(left, (LostGpu(0, gone.pci, gone.uuid),))
-    found = await slots(tmp_path, published).number(loaded_anew(left))
+    found = await slots(tmp_path, published).number(loaded_again(left))
     assert numbers(found) == expected(1, 2, 3, 4, 5, 6, 7)
     assert numbers(await slots(tmp_path).number(WHOLE)) == NUMBERS
 
@@ -127,10 +127,10 @@ async def test_slices_of_another_machine_tell_no_numbers(tmp_path: Path) -> None
     assert numbers(await slots(tmp_path, Published(other, ())).number(WHOLE)) == NUMBERS
 
 
-async def test_numbers_that_the_driver_gave_anew_before_are_put_right_by_the_addresses(tmp_path: Path) -> None:
+async def test_numbers_that_the_driver_gave_again_before_are_put_right_by_the_addresses(tmp_path: Path) -> None:
     gone = WHOLE.gpus[0]
     order = sorted(WHOLE.gpus, key=lambda gpu: gpu.pci)
-    left = loaded_anew(without(WHOLE, {"0"}))
+    left = loaded_again(without(WHOLE, {"0"}))
     lost_at = order.index(gone)
     found = await slots(tmp_path, Published(left, (LostGpu(lost_at, gone.pci, gone.uuid),))).number(left)
     assert numbers(found) == {gpu.uuid: number for number, gpu in enumerate(order) if gpu is not gone}
@@ -171,16 +171,16 @@ async def test_entries_that_cannot_be_read_leave_slots_unknown_unless_slices_tel
     assert {gpu.index for gpu in found.gpus if gpu.uuid in unknown} == {8, 9}
     assert numbers(found) | expected(0, 5) == NUMBERS
     assert machine_codec.decode(machine_codec.encode(found)) == found
-    for aside in (tmp_path / "unknown" / "slots").glob("*.json.*"):
-        aside.unlink()
+    for damaged in (tmp_path / "unknown" / "slots").glob("*.json.*"):
+        damaged.unlink()
     assert await slots(tmp_path / "unknown").number(WHOLE) == WHOLE
 
 
-async def test_a_table_that_cannot_be_used_stops_nobody(tmp_path: Path) -> None:
+async def test_a_table_that_cannot_be_used_stops_no_pod(tmp_path: Path) -> None:
     (tmp_path / "slots").write_text("a file in the folder's place")
     opened = slots(tmp_path)
     assert numbers(await opened.number(WHOLE)).keys() == NUMBERS.keys()
-    again = await opened.number(loaded_anew(without(WHOLE, {"0"})))
+    again = await opened.number(loaded_again(without(WHOLE, {"0"})))
     assert {gpu.uuid for gpu in again.gpus} == {gpu.uuid for gpu in WHOLE.gpus[1:]}
     (tmp_path / "slots").unlink()
     assert numbers(await slots(tmp_path).number(WHOLE)) == NUMBERS
@@ -221,7 +221,7 @@ async def test_an_agent_without_a_folder_keeps_numbers_by_what_it_published() ->
 
     agent = opened(NOTHING)
     assert await agent.number(WHOLE) == WHOLE
-    left = loaded_anew(without(WHOLE, {"0"}))
+    left = loaded_again(without(WHOLE, {"0"}))
     found = await agent.number(left)
     assert numbers(found) == expected(1, 2, 3, 4, 5, 6, 7)
     gone = WHOLE.gpus[0]

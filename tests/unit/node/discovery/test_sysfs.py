@@ -265,7 +265,7 @@ def test_a_virtual_function_of_a_card_without_a_name_names_its_bus_id(tree: Tree
     assert [(nic.name, nic.parent) for nic in tree.nics()] == [("mlx5_1", "0000:18:00.0")]
 
 
-def test_a_scalable_function_names_its_card_whatever_their_order(tree: Tree) -> None:
+def test_a_scalable_function_names_its_card_in_any_order(tree: Tree) -> None:
     tree.rdma("mlx5_2", NIC, layer="Ethernet")
     tree.scalable("mlx5_1", NIC, 4)
     tree.scalable("mlx5_3", NIC, 5)

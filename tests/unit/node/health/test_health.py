@@ -138,14 +138,14 @@ def test_those_that_block_are_published_however_many_only_tell() -> None:
 
 
 def test_a_metric_counts_gpus_by_kind_of_fault() -> None:
-    def ill() -> float | None:
+    def unhealthy() -> float | None:
         return REGISTRY.get_sample_value("gpu_topology_node_faults", {"kind": "driver"})
 
     record = Record()
     record.tell("driver", of_all(machine(), "hangs", kind="driver"))
-    assert ill() == 8
+    assert unhealthy() == 8
     record.tell("driver", {})
-    assert ill() == 0
+    assert unhealthy() == 0
 
 
 def test_trouble_with_the_driver_is_every_gpus() -> None:

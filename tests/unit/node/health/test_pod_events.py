@@ -96,7 +96,7 @@ async def test_a_claim_that_cannot_be_read_keeps_its_pods_alone_waiting() -> Non
         assert event["count"] == 1
 
 
-async def test_a_namespace_whose_events_hang_holds_up_nobody_else() -> None:
+async def test_a_namespace_whose_events_hang_holds_up_no_other() -> None:
     async with a_node("a", "b") as node:
         node.api.fail(method="POST", path="/a/events", mode="hang", times=math.inf)
         node.record.tell("readings", {"a": (LOST,), "b": (LOST,)})

@@ -97,7 +97,7 @@ async def test_a_host_without_a_runtime_or_with_a_dead_one_is_no_trouble(short_p
 
 
 @pytest.mark.parametrize(("other", "said"), [(True, None), (False, OFF), (None, OFF)])
-async def test_one_that_has_it_on_beside_it_may_be_the_kubelets(
+async def test_one_next_to_it_that_has_it_on_may_be_the_kubelets(
     short_path: Path, other: bool | None, said: str | None
 ) -> None:
     async with (
@@ -124,7 +124,7 @@ async def test_a_containerd_that_is_not_the_kubelets_is_not_asked(short_path: Pa
         running.cancel()
 
 
-async def test_all_gpus_have_the_fault_until_it_is_mended(short_path: Path) -> None:
+async def test_all_gpus_have_the_fault_until_it_is_repaired(short_path: Path) -> None:
     machine = profiles.load("dgx1-v100")
     changed = asyncio.Event()
     record = Record()

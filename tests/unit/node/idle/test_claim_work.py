@@ -30,7 +30,7 @@ def did(claimed: PreparedClaim, **work: GpuWork) -> bool | None:
     return worked(claimed, work, users=users, sharing=sharing, machine=None, pod_of=PODS.get)
 
 
-def test_gpus_of_ones_own_work_for_oneself_whoever_is_on_them() -> None:
+def test_whole_gpus_work_for_their_claim_with_any_process() -> None:
     assert did(claim("g0", "g1"), g0=NOTHING, g1=NOTHING) is False
     assert did(claim("g0", "g1"), g0=NOTHING, g1=LOAD) is True
     assert did(claim("g0"), g0=GpuWork(0, frozenset({3}))) is True
@@ -42,7 +42,7 @@ def test_one_gpu_that_says_nothing_leaves_the_claim_unknown() -> None:
     assert did(claim("g0"), g0=GpuWork(0, None)) is None
 
 
-def test_access_beside_the_owner_is_nobodys_work() -> None:
+def test_access_next_to_the_owner_is_no_work() -> None:
     assert did(claim("g0", admin=True), g0=NOTHING) is None
 
 
@@ -68,7 +68,7 @@ def test_of_a_share_whose_pods_are_not_known_yet_a_busy_gpu_says_nothing() -> No
     assert did(claim("g0", uid="c", **SHARE), g0=NOTHING) is False
 
 
-def test_a_mig_slice_without_a_process_does_nothing_and_of_another_nobody_knows() -> None:
+def test_a_mig_slice_without_a_process_does_nothing_and_another_is_unknown() -> None:
     machine = profiles.load("dgx-h100")
     instances = (MigDevice(0, "MIG-0", 3, 0), MigDevice(1, "MIG-1", 4, 0))
     first = msgspec.structs.replace(machine.gpus[0], mig=instances)

@@ -87,7 +87,7 @@ async def test_who_does_nothing_for_long_is_idle_since_the_first_look_of_it(worl
 
 
 @pytest.mark.parametrize("what", [LOAD, GpuWork(0, None), GpuWork()])
-async def test_one_look_at_work_or_at_nothing_begins_anew(world: World, what: GpuWork) -> None:
+async def test_one_look_at_work_or_at_nothing_begins_again(world: World, what: GpuWork) -> None:
     await world.looks(QUIET_S + INTERVAL_S)
     world.work = {"g-a": what, "g-b": NOTHING}
     await world.looks(INTERVAL_S)
@@ -100,7 +100,7 @@ async def test_one_look_at_work_or_at_nothing_begins_anew(world: World, what: Gp
 
 
 @pytest.mark.parametrize("error", [DriverError("it hangs"), TimeoutError()])
-async def test_a_driver_that_does_not_say_leaves_nobody_idle(world: World, error: Exception) -> None:
+async def test_a_driver_that_does_not_say_makes_no_pod_idle(world: World, error: Exception) -> None:
     await world.looks(QUIET_S + INTERVAL_S)
     world.work = error
     await world.looks(INTERVAL_S)
@@ -117,7 +117,7 @@ async def test_looks_that_did_not_come_are_no_looks(world: World) -> None:
     assert world.idle == []
 
 
-async def test_a_claim_that_was_given_back_is_forgotten_and_one_of_its_uid_begins_anew(world: World) -> None:
+async def test_a_claim_that_was_given_back_is_forgotten_and_one_of_its_uid_begins_again(world: World) -> None:
     await world.looks(QUIET_S + INTERVAL_S)
     gone = world.claims.pop("a")
     await world.looks(INTERVAL_S)
@@ -133,7 +133,7 @@ async def test_each_gpu_is_asked_for_what_was_after_its_newest_sample(world: Wor
     assert first["g-b"] < second["g-b"] < 10**18, "nobody's clock hides what comes"
 
 
-async def test_nobody_is_asked_without_claims(world: World) -> None:
+async def test_no_driver_is_asked_without_claims(world: World) -> None:
     world.claims = {"a": claim("a", "g-a", admin=True)}
     await world.looks(INTERVAL_S)
     assert world.asked == []

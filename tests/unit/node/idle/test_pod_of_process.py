@@ -31,7 +31,7 @@ def test_the_pod_stands_in_its_path(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["0::/system.slice/sshd.service\n", "", "0::/", f"0::/user/podcast{UID}x\n", f"0::/x/pod{UID[:-1]}/y\n"]
 )
-def test_of_no_pod_nobody_knows(text: str, tmp_path: Path) -> None:
+def test_a_process_of_no_pod_is_unknown(text: str, tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7/cgroup").write_text(text)
     assert pod_of(7, tmp_path) is None

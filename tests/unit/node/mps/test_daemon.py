@@ -82,7 +82,7 @@ def test_another_process_takes_over_what_runs_and_what_it_no_longer_finds_wanted
 
 
 @pytest.mark.slow
-def test_what_a_daemon_left_that_was_killed_is_in_nobodys_way(node: Node) -> None:
+def test_what_a_daemon_left_that_was_killed_disturbs_nothing(node: Node) -> None:
     node.files.want(A, HALF)
     node.look()
     node.kill(A)
@@ -118,7 +118,7 @@ def test_clients_that_are_left_after_the_last_share_are_not_waited_for(node: Nod
 
 
 @pytest.mark.slow
-def test_nobody_asks_another_gpus_server_whose_it_is(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_call_asks_another_gpus_server_whose_it_is(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even that hangs where the driver holds its memory, and would hold up the other GPU."""
     node.files.want(A, HALF)
     node.look()

@@ -20,7 +20,7 @@ from tests.fakes.mps_node import HALF, A, B, Node, alive
 
 
 @pytest.mark.slow
-def test_folders_that_a_client_makes_are_in_nobodys_way(node: Node) -> None:
+def test_folders_that_a_client_makes_disturb_no_other(node: Node) -> None:
     """What is mounted into containers is theirs to write to, as root of a container may."""
     node.files.want(A, HALF)
     node.look()
@@ -79,7 +79,7 @@ def test_what_a_client_puts_in_place_of_the_pid_file_is_not_opened(trap: str, no
 
 
 @pytest.mark.slow
-def test_a_tenants_process_that_is_called_so_is_nobodys_daemon(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenants_process_that_is_called_so_is_no_daemon_of_ours(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same name and variables, but in a control group of its own, as containers are."""
     pipe = node.files.of(A) / "pipe"
     env = {"CUDA_VISIBLE_DEVICES": A, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)}

@@ -108,7 +108,7 @@ MOUNTS = (
 )
 
 
-def test_a_program_of_the_drivers_finds_its_folders_at_short_paths_and_nobody_else_sees_them(
+def test_a_program_of_the_drivers_finds_its_folders_at_short_paths_that_no_other_program_sees(
     tmp_path: Path, outside: Path
 ) -> None:
     """Nor is it led by links that clients make: it is root."""

@@ -12,7 +12,7 @@ from dradriver.node.mps.supervisor import KEEP_S
 from tests.fakes.mps_node import A, Node
 
 
-def test_an_answer_is_kept_fresh_and_one_that_nobody_keeps_is_none(node: Node) -> None:
+def test_an_answer_is_kept_fresh_and_one_that_is_not_kept_does_not_count(node: Node) -> None:
     node.files.want(A, Server())
     node.look()
     file = node.files.of(A) / "ready.json"
@@ -30,7 +30,7 @@ def test_an_answer_is_kept_fresh_and_one_that_nobody_keeps_is_none(node: Node) -
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"gpu": 1}', '{"gpu":"GPU-x","boot":"b","server":{}}'])
-def test_what_nobody_of_ours_wrote_wants_nothing(text: str, node: Node) -> None:
+def test_what_no_part_of_ours_wrote_wants_nothing(text: str, node: Node) -> None:
     node.files.of(A).mkdir(parents=True)
     (node.files.of(A) / "wanted.json").write_text(text)
     node.look()

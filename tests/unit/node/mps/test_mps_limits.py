@@ -52,7 +52,7 @@ def test_limits_that_a_client_changed_are_set_again(node: Node, caplog: pytest.L
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("limit", "more"), [(1024, 2047), (40_000, 40_959)])
-def test_a_limit_that_is_shown_in_whole_gib_is_set_again_whatever_is_shown(limit: int, more: int, node: Node) -> None:
+def test_a_limit_that_is_shown_in_whole_gib_is_set_again_for_any_shown_value(limit: int, more: int, node: Node) -> None:
     node.files.want(A, Server(memory_mib=limit))
     node.look()
     node.of(A).ask(f"set_default_device_pinned_mem_limit {A} {more}M")

@@ -130,7 +130,7 @@ def test_what_the_daemon_holds_for_its_clients_stays_while_it_does(host: Host) -
     assert host.left == ["cuda.shm.server"]  # no client's
 
 
-def test_what_nobody_was_seen_to_hold_stays(host: Host) -> None:
+def test_what_was_not_seen_in_use_stays(host: Host) -> None:
     host.run(10, container="a")
     host.run(99, container="elsewhere", client=False)
     host.write("unknown")
@@ -143,7 +143,7 @@ def test_what_nobody_was_seen_to_hold_stays(host: Host) -> None:
     assert host.left == ["folder", "unknown"]
 
 
-def test_nobody_looks_into_the_file_systems_of_containers(host: Host) -> None:
+def test_no_code_looks_into_the_file_systems_of_containers(host: Host) -> None:
     """One may hang, and a link in one may name the folder."""
     host.run(10, container="a")
     host.run(99, container="elsewhere", client=False)

@@ -56,7 +56,7 @@ class Unreadable(Daemon):
         raise PermissionError(errno.EACCES, "Permission denied", str(self.folder / "shm"))
 
 
-def test_a_dev_shm_that_cannot_be_read_keeps_nobody_from_serving(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dev_shm_that_cannot_be_read_does_not_stop_serving(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     node.files.want(A, HALF)
     supervisor = Supervisor(
         node.files, lambda gpu, folder: Unreadable(gpu, folder, root=None, path=node.path, quit_s=1)

@@ -56,7 +56,7 @@ def asked(machine: Machine, name: str, gpu: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-async def test_a_port_that_goes_down_is_told_and_named_to_nobody_and_nothing_else_happens(server: Server) -> None:
+async def test_a_port_that_goes_down_is_told_without_pods_and_nothing_else_happens(server: Server) -> None:
     first, second = (nic.name for nic in server.machine.nics[:2])
     how: dict[str, Any] = {"discovery": "nvml", "driver_root": nvml.compiled(), "host_root": server.sys.root}
     async with a_node() as node, node.agent(**how):

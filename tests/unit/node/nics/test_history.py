@@ -151,7 +151,7 @@ def test_about_as_many_as_are_too_many_is_one_episode(story: Story) -> None:
     assert all(all(both) for both in episode)
 
 
-def test_a_counter_that_starts_anew_has_not_grown(story: Story) -> None:
+def test_a_counter_that_starts_again_has_not_grown(story: Story) -> None:
     for total in (200, 0):
         story.counters = {"link_downed": total, "symbol_error": total}
         story.tree.take(3)
@@ -193,7 +193,7 @@ def test_a_card_whose_interface_pods_have_up_lost_nothing(tmp_path: Path) -> Non
         assert story.card() == {}
 
 
-def test_a_port_that_was_switched_off_is_ill_no_more(tmp_path: Path) -> None:
+def test_a_port_that_was_switched_off_is_healthy_again(tmp_path: Path) -> None:
     story = Story(few(tmp_path, "Ethernet"), "Ethernet")
     for _ in range(3):
         said = story.card(grow={"link_downed": 1})

@@ -270,7 +270,7 @@ async def test_gpudirect_is_asked_until_it_is_known_and_then_now_and_then(tmp_pa
     assert [value("node_gpudirect", answer=word) for word in ("yes", "likely", "no")] == [1, 0, 0]
 
 
-async def test_cards_that_do_not_answer_hold_up_nobody_and_what_is_known_stands(
+async def test_cards_that_do_not_answer_hold_up_no_reading_and_what_is_known_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(nic_watch, "PATIENCE_S", 0.01)

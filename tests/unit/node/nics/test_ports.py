@@ -33,7 +33,7 @@ def test_a_port_that_is_up(tree: NicTree) -> None:
     assert port.errors == {"symbol_error": 7, "link_downed": 1, "port_rcv_errors": 0}
 
 
-def test_a_port_that_is_down_has_no_rate_whatever_it_says(tree: NicTree) -> None:
+def test_a_port_that_is_down_has_no_rate_even_if_it_says_one(tree: NicTree) -> None:
     tree.card(0, port=DOWN)
     port = only(tree)
     assert (port.state, port.phys, port.gbit, port.lanes, port.up) == ("DOWN", "Polling", 0.0, "", False)
@@ -128,7 +128,7 @@ def test_there_are_never_more_than_can_be_told(tmp_path: Path) -> None:
     assert len(found[0].ports) == 16
 
 
-def test_whole_cards_are_read_whatever_crowd_of_functions_there_is(tmp_path: Path) -> None:
+def test_whole_cards_are_read_with_any_crowd_of_functions(tmp_path: Path) -> None:
     tree = NicTree(tmp_path)
     tree.card(0)
     for number in range(300):

@@ -33,7 +33,7 @@ def test_one_that_is_down_where_its_siblings_are_active(tmp_path: Path) -> None:
     assert "cable" in one.cure
 
 
-def test_all_that_are_down_have_nobody_to_compare_with_unless_they_were_seen_active(tmp_path: Path) -> None:
+def test_all_that_are_down_have_no_other_to_compare_with_unless_they_were_seen_active(tmp_path: Path) -> None:
     tree = eight(tmp_path, port=DOWN)
     assert found(tree) == []
     assert found(tree, known_up={At("mlx5_2", 1)}) == [("mlx5_2", 1, "down")]
@@ -63,7 +63,7 @@ def test_other_products_boards_and_link_layers_are_no_siblings(tmp_path: Path) -
     assert found(tree) == []
 
 
-def test_cards_whose_product_cannot_be_read_are_nobodys_siblings(tmp_path: Path) -> None:
+def test_cards_whose_product_cannot_be_read_have_no_siblings(tmp_path: Path) -> None:
     tree = eight(tmp_path, hca_type="")
     for number in range(8):
         (tree.device(number) / "vendor").unlink()
@@ -158,7 +158,7 @@ def test_an_ethernet_port_without_an_ipv4_gid_and_other_firmware_are_said(tmp_pa
     assert found(tree) == [("mlx5_1", 1, "gid"), ("mlx5_2", 1, "firmware")]
 
 
-def test_what_cannot_be_read_is_nobodys_fault(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_no_fault(tmp_path: Path) -> None:
     tree = eight(tmp_path)
     for file in ("state", "rate", "link_layer"):
         (tree.port(4) / file).unlink()

@@ -141,7 +141,7 @@ def test_a_claim_that_was_allocated_before_has_time_to_be_prepared() -> None:
 
 @pytest.mark.parametrize("policies", [UNKNOWN, DEFAULTS])
 @pytest.mark.parametrize("restarts", [False, True])
-def test_shares_keep_what_slices_do_not_tell_of_them_while_nobody_says_otherwise_or_a_claim_has_one(
+def test_shares_keep_what_slices_do_not_tell_of_them_while_no_policy_says_otherwise_or_a_claim_has_one(
     policies: Policies, restarts: bool, tmp_path: Path
 ) -> None:
     mode = Mode(shared="mps", dev_shm_mib=65536)
@@ -245,7 +245,7 @@ def test_time_counts_only_while_new_claims_are_kept_off() -> None:
     assert node.decide() == (Mode(), False)
 
 
-def test_who_lets_new_claims_on_again_has_the_time_begin_anew() -> None:
+def test_who_lets_new_claims_on_again_has_the_time_begin_again() -> None:
     node = changing_node()
     node.now = GRACE_S
     tainted, node.slices = node.slices, []
@@ -271,7 +271,7 @@ def test_where_taints_are_not_kept_a_gpu_that_is_in_no_slice_takes_no_claims() -
     assert node.decide() == (Mode(), False)
 
 
-def test_a_change_that_is_taken_back_is_none() -> None:
+def test_a_change_that_is_undone_does_not_count() -> None:
     node = Node()
     node.decide()
     node.policies = rule(shared="time-slicing")
@@ -308,7 +308,7 @@ def test_a_new_agent_keeps_what_is_published_and_used() -> None:
     assert node.decide(FIRST) == (DYNAMIC, True)
 
 
-def test_nothing_changes_while_nobody_knows_what_the_file_says() -> None:
+def test_nothing_changes_while_the_file_cannot_be_read() -> None:
     node = Node(rule(mig="dynamic", exclusive_to="namespace"))
     node.decide()
     node.policies = UNKNOWN
@@ -344,7 +344,7 @@ def test_a_node_that_starts_without_slices_hands_out_its_gpus_as_before(tmp_path
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"GPU-1": {"mig": "some"}}', "\xff", "[" * 5000])
-def test_a_damaged_memory_is_none(tmp_path: Path, text: str) -> None:
+def test_a_damaged_memory_does_not_count(tmp_path: Path, text: str) -> None:
     file = tmp_path / "modes.json"
     file.write_bytes(text.encode("latin-1"))
     assert Node(rule(mig="dynamic"), file=file).decide() == (DYNAMIC, False)

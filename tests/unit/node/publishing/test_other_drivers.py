@@ -27,13 +27,13 @@ def slice_of(driver: str, devices: int = 1) -> ResourceSlice:
         ("amd.com/gpu", "8", False),
     ],
 )
-def test_a_device_plugins_gpus_in_allocatable_are_somebody_elses(resource: str, amount: str, taken: bool) -> None:
+def test_a_device_plugins_gpus_in_allocatable_are_of_another_driver(resource: str, amount: str, taken: bool) -> None:
     reason = other_owner(node(**{resource: amount}), [])
     assert (reason is not None) == taken
     assert reason is None or reason == f"a device plugin offers {amount} {resource}"
 
 
-def test_another_gpu_drivers_slices_are_somebody_elses_and_our_own_are_not() -> None:
+def test_another_gpu_drivers_slices_are_foreign_and_our_own_are_not() -> None:
     assert other_owner(node(), [slice_of("gpu.topology"), slice_of("nic.example.com")]) is None
     assert other_owner(node(), [slice_of("gpu.nvidia.com")]) == "driver gpu.nvidia.com has published slices"
     assert other_owner(node(), [slice_of("gpu.nvidia.com", devices=0)]) is None
@@ -58,7 +58,7 @@ def test_each_vendors_device_plugin_hands_out_its_own_gpus_and_no_others(vendor:
 
 
 @pytest.mark.parametrize("resource", ["huawei.com/Ascend910B3", "huawei.com/Ascend310P", "huawei.com/Ascend1980"])
-def test_npus_by_any_name_of_their_family_are_somebody_elses(resource: str) -> None:
+def test_npus_by_any_name_of_their_family_are_of_another_driver(resource: str) -> None:
     """HAMi names them by product, and a product to come has a name that nobody listed here."""
     assert other_owner(node(**{resource: "1"}), [], ASCEND) == f"a device plugin offers 1 {resource}"
     assert other_owner(node(**{resource: "0"}), [], ASCEND) is None

@@ -70,7 +70,7 @@ async def test_trap_6_slices_that_the_kubelet_deletes_at_its_start_come_back_onc
         assert on.slices[0]["spec"] == before
 
 
-async def test_slices_that_somebody_else_deletes_come_back_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slices_that_another_program_deletes_come_back_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HOLD_S", 0.01)
     async with stage() as on:
         await on.settled(devices=8)
@@ -80,7 +80,7 @@ async def test_slices_that_somebody_else_deletes_come_back_by_themselves(monkeyp
         assert on.slices[0]["spec"] == before
 
 
-async def test_what_somebody_else_changes_is_put_right() -> None:
+async def test_what_another_program_changes_is_put_right() -> None:
     async with stage() as on:
         await on.settled(devices=8)
         obj = on.slices[0]
@@ -156,7 +156,7 @@ async def test_other_nodes_and_other_drivers_slices_are_left_alone() -> None:
         assert len(on.slices) == 3
 
 
-async def test_nothing_is_published_beside_a_device_plugin_until_it_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_is_published_next_to_a_device_plugin_until_it_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with stage() as on:
         await on.settled(devices=8)
@@ -179,7 +179,7 @@ async def test_what_it_deleted_itself_is_not_taken_for_a_kubelet_that_starts(mon
         await on.settled(devices=8)
 
 
-async def test_nothing_is_published_beside_another_driver() -> None:
+async def test_nothing_is_published_next_to_another_driver() -> None:
     async with stage() as on:
         await on.settled(devices=8)
         spec = {"driver": "gpu.nvidia.com", "nodeName": NODE, "pool": {"name": NODE}, "devices": [{"name": "gpu-0"}]}
@@ -190,7 +190,7 @@ async def test_nothing_is_published_beside_another_driver() -> None:
         await on.settled(devices=8)
 
 
-async def test_a_flag_publishes_beside_a_device_plugin() -> None:
+async def test_a_flag_publishes_next_to_a_device_plugin() -> None:
     async with stage(registered=False, allow_device_plugin=True) as on:
         on.node(**{"nvidia.com/gpu": "8"})
         on.register()

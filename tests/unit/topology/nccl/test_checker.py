@@ -9,11 +9,11 @@ from dradriver.topology import nccl
 from dradriver.topology.machine import NumaNode
 from dradriver.topology.nccl.checker_rules import RULES
 from tests.fakes.nccl_files import (
-    BESIDE_A_MACHINE,
     BOTH,
     GOOD,
     LINKED,
     NET,
+    NEXT_TO_A_MACHINE,
     PCILINKED,
     SWITCHED,
     machine_of,
@@ -136,11 +136,11 @@ BROKEN: dict[str, tuple[str, int, int]] = {
 }  # fmt: skip
 
 
-ALSO_BESIDE = {"not-rate", "not-numa", "numaid-mixed"}
+ALSO_NEXT_TO_A_MACHINE = {"not-rate", "not-numa", "numaid-mixed"}
 
 
 def test_every_rule_has_a_file_that_breaks_it() -> None:
-    assert set(BROKEN) | BESIDE_A_MACHINE | ALSO_BESIDE == set(RULES)
+    assert set(BROKEN) | NEXT_TO_A_MACHINE | ALSO_NEXT_TO_A_MACHINE == set(RULES)
 
 
 @pytest.mark.parametrize("rule", BROKEN)
@@ -271,7 +271,7 @@ def test_a_links_target_in_another_form_is_a_switch_where_its_class_is_missing()
         (NET, "<net", 2),
     ],
 )
-def test_attributes_have_room_beside_those_that_nccl_adds(base: str, tag: str, room: int) -> None:
+def test_attributes_have_room_in_addition_to_those_that_nccl_adds(base: str, tag: str, room: int) -> None:
     def extra(count: int) -> str:
         return swap(base, tag, " ".join([tag, *(f'a{n}="1"' for n in range(count))]))
 
@@ -295,7 +295,7 @@ def test_the_last_number_that_nccl_takes_is_taken() -> None:
     assert "links-most" in rules(two.replace('count="9"', 'count="10"'))
 
 
-def test_a_link_to_the_own_cpu_is_none_to_a_switch() -> None:
+def test_a_link_to_the_own_cpu_is_no_link_to_a_switch() -> None:
     power = swap(LINKED, "<gpu>", '<gpu><nvlink target="0004:00:00.0" count="2" tclass="0x068001"/>')
     assert rules(power) == ["believed"]
 

@@ -10,10 +10,10 @@ import pytest
 from dradriver.topology import nccl, profiles
 from dradriver.topology.machine import NumaNode
 from dradriver.topology.nccl.findings import Finding
-from tests.fakes.nccl_files import BESIDE_A_MACHINE, BOTH, GOOD, machine_of, rules, swap
+from tests.fakes.nccl_files import BOTH, GOOD, NEXT_TO_A_MACHINE, machine_of, rules, swap
 
 
-def test_half_of_a_devices_lanes_is_seen_beside_its_machine() -> None:
+def test_half_of_a_devices_lanes_is_seen_next_to_its_machine() -> None:
     text = swap(GOOD, 'busid="0000:02:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"',
                 'busid="0000:02:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="8"')  # fmt: skip
     assert rules(text) == []
@@ -54,7 +54,7 @@ def test_gpus_below_no_node_are_wrong_where_the_machine_has_them_all_on_nodes() 
     assert not [finding for finding in nccl.check(text, machine=machine_of(text)) if finding.error]
 
 
-def test_a_device_on_no_node_in_the_file_is_on_none_beside_its_machine() -> None:
+def test_a_device_on_no_node_in_the_file_is_no_finding_with_its_machine() -> None:
     text = GOOD.replace('<cpu numaid="1"/>', "").replace('numaid="0"', 'numaid="-1"')
     assert "not-numa" not in rules(text, machine_of(GOOD))
 
@@ -67,7 +67,7 @@ def test_a_profile_without_a_tree_has_its_gpus_rates() -> None:
     assert rules(gpu.sub(r"\g<1>8", text), profile) == ["not-rate"] * 8
 
 
-def test_a_gpu_below_another_node_is_seen_beside_its_machine() -> None:
+def test_a_gpu_below_another_node_is_seen_next_to_its_machine() -> None:
     true = machine_of(BOTH)
     turned = BOTH.replace('numaid="0"', 'numaid="x"').replace('numaid="1"', 'numaid="0"').replace('"x"', '"1"')
     found = [finding for finding in nccl.check(turned, machine=true) if finding.error]
@@ -82,7 +82,7 @@ def test_a_file_is_compared_with_the_machine_that_it_is_for() -> None:
         finding.rule: finding
         for finding in nccl.check(GOOD.replace("0xc030", "0xc010").replace("0000:03:", "0000:04:"), machine=truth)
     }
-    assert set(found) == BESIDE_A_MACHINE
+    assert set(found) == NEXT_TO_A_MACHINE
     assert found["not-sys"].cure == 'write device="0xc030"'
     assert found["lacks-gpu"].problem.startswith("GPU1 (0000:03:00.0) is not in the file")
     assert found["numa-lacks"].problem.startswith("no <cpu> for NUMA node 2, which the machine has")

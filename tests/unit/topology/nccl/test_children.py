@@ -125,11 +125,11 @@ def test_where_switches_would_lie_the_file_is_refused() -> None:
         nccl.write(machine)
     full = machine.subset(range(32))
     assert most_children(written(full)) == 32
-    beside = msgspec.structs.replace(
+    larger = msgspec.structs.replace(
         full, nics=(Nic(name="mlx5_0", pci="0000:80:00.0", numa=0),), nic_paths=((PathType.NODE,) * 32,)
     )
     with pytest.raises(TopologyError, match=r"<cpu> 0: the element has 33 children, .*Remove NICs that no job uses."):
-        nccl.write(beside)
+        nccl.write(larger)
 
 
 def test_nodes_of_gpu_memory_are_left_out_where_there_are_too_many() -> None:

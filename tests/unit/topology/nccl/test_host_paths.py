@@ -30,7 +30,7 @@ def beside(text: str) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("server", ["hgx-h100", "dgx-h100", "dgx-a100"])
-def test_only_nics_beside_gpus_are_matched(server: str) -> None:
+def test_only_nics_next_to_gpus_are_matched(server: str) -> None:
     """A DGX has cards for storage between those for the GPUs."""
     like = profiles.load(server)
     found = beside(nccl.write(GUEST, like=like))

@@ -130,7 +130,7 @@ def test_nodes_before_one_of_a_high_number_are_not_made_up() -> None:
 
 
 @pytest.mark.parametrize("listed", [(), (NumaNode(id=2, cpus="8-15"),)], ids=["none", "the device's alone"])
-def test_nodes_that_nobody_listed_are_written_where_a_device_is_on_a_later_one(listed: tuple[NumaNode, ...]) -> None:
+def test_unlisted_nodes_are_written_where_a_device_is_on_a_later_one(listed: tuple[NumaNode, ...]) -> None:
     tree = tuple(PciDevice(d.busid, d.parent, 2, d.kind, d.ids, d.link_speed, d.link_width) for d in TREE)
     machine = box(pci=tree, numa=listed)
     text = nccl.write(machine)

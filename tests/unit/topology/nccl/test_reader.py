@@ -81,7 +81,7 @@ def test_a_clouds_file_has_invented_switches_and_no_links() -> None:
 
 
 @pytest.mark.shared_data
-def test_a_link_to_itself_as_vms_show_it_is_none() -> None:
+def test_a_link_to_itself_as_vms_show_it_does_not_count() -> None:
     machine = read_machine(FOLDER / "azure-ncv4-topo.xml")
     assert not any(map(any, machine.links))
     assert machine.link_gbps == 0

@@ -135,7 +135,7 @@ def test_errors_that_grow_taint_for_an_hour_and_others_are_only_said(tmp_path: P
     assert [fault.kind for fault in ras.read("GPU-a", tmp_path)] == ["ecc"]
 
 
-def test_counters_that_begin_anew_with_the_driver_are_no_fault(tmp_path: Path) -> None:
+def test_counters_that_begin_again_with_the_driver_are_no_fault(tmp_path: Path) -> None:
     ras = Ras(lambda: 0.0)
     (tmp_path / "ras").mkdir()
     for count, kinds in ((1, ["ecc"]), (3, ["ras", "ecc"]), (0, []), (0, [])):
@@ -214,7 +214,7 @@ def test_a_container_is_given_the_gpus_nodes_and_their_groups(server: AmdServer,
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="device nodes are root's to make")
-def test_numbers_that_others_have_after_a_reboot_are_written_anew(server: AmdServer, tmp_path: Path) -> None:
+def test_numbers_that_others_have_after_a_reboot_are_written_again(server: AmdServer, tmp_path: Path) -> None:
     lay(server)
     base = AmdSpecification(cdi_root=tmp_path / "cdi", root=server.root, on_host="/captured")
     gpus = AmdGpus(root=server.root, base=base)

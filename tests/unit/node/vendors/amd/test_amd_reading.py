@@ -163,7 +163,7 @@ def test_a_partitioned_machine_is_refused_with_words(mode: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("word", ["UNKNOWN", "XPX", "\x1b[2J"])
-def test_a_mode_that_nobody_knows_is_said_and_takes_no_gpu_away(word: str, tmp_path: Path) -> None:
+def test_an_unknown_mode_is_said_and_takes_no_gpu_away(word: str, tmp_path: Path) -> None:
     written = server(tmp_path, "mi300x-x8")
     (written.device(3) / "current_compute_partition").write_text(f"{word}\n")
     found = amd_reading.discover(tmp_path)
@@ -173,7 +173,7 @@ def test_a_mode_that_nobody_knows_is_said_and_takes_no_gpu_away(word: str, tmp_p
 
 
 @pytest.mark.parametrize("mode", ["DPX", "TPX", "QPX", "CPX"])
-def test_a_mode_that_nobody_knows_does_not_hide_that_another_gpu_is_cut(mode: str, tmp_path: Path) -> None:
+def test_an_unknown_mode_does_not_hide_that_another_gpu_is_cut(mode: str, tmp_path: Path) -> None:
     written = server(tmp_path, "mi300x-x8")
     (written.device(0) / "current_compute_partition").write_text("UNKNOWN\n")
     (written.device(1) / "current_compute_partition").write_text(f"{mode}\n")
@@ -252,7 +252,7 @@ def test_without_a_pci_tree_paths_are_by_numa_node(tmp_path: Path) -> None:
     assert found.machine.links == written.machine.links
 
 
-def test_without_the_driver_there_are_no_gpus_and_whoever_needs_some_is_told(tmp_path: Path) -> None:
+def test_without_the_driver_there_are_no_gpus_and_a_test_that_needs_some_is_told(tmp_path: Path) -> None:
     assert not amd_reading.discover(tmp_path).machine.gpus
     assert amd_reading.discover(tmp_path).refused is None
     with pytest.raises(SetupError, match="no driver"):

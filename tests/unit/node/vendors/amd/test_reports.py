@@ -52,14 +52,14 @@ def test_resets_and_uncorrected_errors_are_told(lines: tuple[str, ...], faults: 
     assert kinds(told(*lines)) == ({} if faults is None else {"GPU-a": faults})
 
 
-def test_other_lines_and_other_devices_are_nobodys_fault() -> None:
+def test_other_lines_and_other_devices_are_no_fault() -> None:
     reports = told("amdgpu: ring gfx_0.0.0 uses VM inv eng 0")
     reports.take("NVRM: Xid (PCI:0000:63:00): 79, GPU has fallen off the bus.", 1.0)
     reports.take("amdgpu 0000:99:00.0: amdgpu: GPU reset begin!", 1.0)
     assert kinds(reports) == {}
 
 
-def test_a_driver_that_is_loaded_anew_begins_anew() -> None:
+def test_a_driver_that_is_loaded_again_begins_again() -> None:
     reports = told("amdgpu: GPU reset(3) failed")
     reports.take("[drm] amdgpu kernel modesetting enabled.", 2.0)
     assert kinds(reports) == {}
@@ -92,7 +92,7 @@ def test_how_a_gpu_is_reset_is_said_within_a_recovery_and_changes_nothing(how: s
 @pytest.mark.parametrize("prefix", ["", f"amdgpu {BUSID}: "])
 @pytest.mark.parametrize("date", ["20150101 ", ""])
 @pytest.mark.parametrize("before", ["amdgpu: GPU reset(3) failed", "amdgpu: GPU reset begin!"])
-def test_a_gpu_that_the_driver_takes_anew_is_out_of_its_reset_and_its_errors_stay(
+def test_a_gpu_that_the_driver_takes_again_is_out_of_its_reset_and_its_errors_stay(
     before: str, date: str, prefix: str
 ) -> None:
     reports = told(before, "amdgpu: 2 uncorrectable hardware errors detected in umc block")

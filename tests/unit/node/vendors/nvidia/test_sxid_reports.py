@@ -87,7 +87,7 @@ def test_a_fatal_one_is_over_when_all_gpus_of_the_fabric_were_reset(log: Log) ->
     assert log.kinds()["GPU-a"] == [("sxid", "20034")]
 
 
-def test_a_fatal_one_is_over_when_the_driver_is_loaded_anew(log: Log) -> None:
+def test_a_fatal_one_is_over_when_the_driver_is_loaded_again(log: Log) -> None:
     log.say(FATAL, NONFATAL, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.95.05")
     assert log.kinds() == {}
 

@@ -223,7 +223,7 @@ def test_an_error_of_a_blackwells_nvlinks_that_the_driver_calls_nonfatal_only_wa
     assert kinds(kmsg) == []
 
 
-def test_a_driver_that_is_loaded_anew_starts_afresh(kmsg: Kmsg) -> None:
+def test_a_driver_that_is_loaded_again_starts_without_memory(kmsg: Kmsg) -> None:
     kmsg.say("NVRM: Xid (PCI:0000:3b:00): 79, x")
     kmsg.say("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build")
     assert kmsg.faults() == {}
@@ -250,7 +250,7 @@ def test_records_that_were_overwritten_are_passed_over(kmsg: Kmsg, monkeypatch: 
     assert kmsg.faults() == {"GPU-a": ["79"]}
 
 
-def test_a_log_that_grows_faster_than_it_is_read_holds_up_nobody(kmsg: Kmsg, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_grows_faster_than_it_is_read_holds_up_no_other(kmsg: Kmsg, monkeypatch: pytest.MonkeyPatch) -> None:
     busids = [f"{number >> 8:04x}:{number & 255:02x}:00.0" for number in range(5000)]
     said = 0
 

@@ -56,7 +56,7 @@ def devices_can_be_made(tmp_path: Path) -> None:
         needs.missing("no right to make device nodes")
 
 
-def test_a_link_in_a_nodes_place_is_none(tmp_path: Path) -> None:
+def test_a_link_in_a_nodes_place_does_not_count(tmp_path: Path) -> None:
     host = Host(tmp_path)
     (host.dev / "nvidia-caps").mkdir()
     (host.dev / "nvidia-caps/nvidia-cap48").symlink_to("/nowhere")
@@ -78,7 +78,7 @@ def test_the_drivers_files_say_which_nodes_and_missing_ones_are_made(driver_root
         assert [host.numbers(f"nvidia-cap{n}") for n in (48, 49)] == [(236, 48, 0o444), (236, 49, 0o444)]
 
 
-def test_a_node_of_another_boot_is_made_anew(tmp_path: Path) -> None:
+def test_a_node_of_another_boot_is_made_again(tmp_path: Path) -> None:
     host = Host(tmp_path / "host", major=511)
     (host.dev / "nvidia-caps").mkdir()
     os.mknod(host.dev / "nvidia-caps/nvidia-cap48", stat.S_IFCHR | 0o444, os.makedev(236, 48))

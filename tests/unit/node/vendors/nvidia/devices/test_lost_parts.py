@@ -164,7 +164,7 @@ def _mps(world: Failing, gpu: int) -> Made:
     )
 
 
-async def test_after_the_driver_was_loaded_anew_no_container_starts_with_anothers_instance(world: Failing) -> None:
+async def test_after_the_driver_was_loaded_again_no_container_starts_with_anothers_instance(world: Failing) -> None:
     asked = some(0, 4, 4, "s")
     before = await world.prepare("c", asked)
     world.gpus.reload()
@@ -179,7 +179,7 @@ async def test_after_the_driver_was_loaded_anew_no_container_starts_with_another
     assert (world.placed(0), world.made) == ([], {})
 
 
-async def test_what_a_reset_of_the_gpu_took_is_made_anew_too(world: Failing, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_reset_of_the_gpu_took_is_made_again_too(world: Failing, caplog: pytest.LogCaptureFixture) -> None:
     await world.prepare("c", some(0, 4, 4, "s"), at(1, "3g.40gb", 4))
     one = reconciler(world)
     read(world)
@@ -197,7 +197,7 @@ async def test_what_a_reset_of_the_gpu_took_is_made_anew_too(world: Failing, cap
     assert (world.placed(0), world.made) == ([], {})
 
 
-async def test_what_is_being_given_back_is_not_made_anew(world: Failing) -> None:
+async def test_what_is_being_given_back_is_not_made_again(world: Failing) -> None:
     await world.prepare("c", HALF)
     world.gpus.reload()
     preparer = world.preparer()
@@ -210,7 +210,7 @@ async def test_what_is_being_given_back_is_not_made_anew(world: Failing) -> None
     assert (world.placed(0), world.made, world.checkpoint) == ([], {}, [])
 
 
-async def test_what_was_being_made_anew_when_an_agent_was_killed_is(world: Failing) -> None:
+async def test_what_was_being_made_again_when_an_agent_was_killed_is(world: Failing) -> None:
     await world.prepare("c", HALF)
     world.gpus.reload()
     HardwareJournal(world.folder / "state" / "made").remove("uid-c.0")
@@ -226,7 +226,7 @@ async def test_after_a_reboot_the_kubelet_asks_for_what_it_wants(world: Failing)
     assert (world.placed(0), specs(world), world.checkpoint) == ([], [], ["uid-c.json"])
 
 
-async def test_a_reading_from_before_an_instance_was_made_takes_it_from_nobody(world: Failing) -> None:
+async def test_a_reading_from_before_an_instance_was_made_removes_no_instance(world: Failing) -> None:
     before = world.machine
     await world.prepare("c", HALF)
     made = world.made
@@ -235,7 +235,7 @@ async def test_a_reading_from_before_an_instance_was_made_takes_it_from_nobody(w
     assert (world.made, world.placed(0), len(specs(world))) == (made, [("3g.40gb", 4)], 1)
 
 
-async def test_instances_that_somebody_made_are_made_by_nobody_else(world: Failing) -> None:
+async def test_instances_that_a_user_made_are_not_made_again(world: Failing) -> None:
     stranger(world, 0)
     read(world)
     await world.prepare("c", HALF)
@@ -251,7 +251,7 @@ def read(world: Failing) -> None:
     world.machine = msgspec.structs.replace(world.machine, gpus=tuple(map(world.gpus.seen, world.machine.gpus)))
 
 
-async def test_what_is_given_back_after_it_is_nobodys(world: Failing) -> None:
+async def test_what_is_given_back_after_it_is_of_no_pod(world: Failing) -> None:
     await world.prepare("c", HALF)
     world.gpus.reload()
     stranger(world, 0)
@@ -276,7 +276,7 @@ async def test_entries_of_agents_that_did_not_note_the_load_are_whole(world: Fai
     assert len(specs(world)) == 1
 
 
-async def test_an_instance_of_somebody_else_in_the_place_of_ours_is_left_alone(world: Failing) -> None:
+async def test_an_instance_of_another_program_in_the_place_of_ours_is_left_alone(world: Failing) -> None:
     await world.prepare("c", HALF)
     with world.gpus.state(uuid(0)) as state:
         state.instances.clear()  # nvidia-smi mig -dci; -dgi
@@ -312,7 +312,7 @@ class Racing(SimulatedGpu):
         raise HardwareError("nvmlGpuInstanceGetComputeInstanceById", NOT_FOUND, "Not Found")
 
 
-async def test_a_compute_instance_that_somebody_destroys_meanwhile_does_not_save_its_gpu_instance(
+async def test_a_compute_instance_that_a_user_destroys_meanwhile_does_not_save_its_gpu_instance(
     world: Failing,
 ) -> None:
     await world.prepare("c", HALF)

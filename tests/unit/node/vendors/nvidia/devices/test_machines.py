@@ -125,7 +125,7 @@ def test_where_nvml_finds_no_topology_the_path_is_that_of_sys(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("memory_nodes", [0, 32])
-def test_on_grace_the_gpus_memory_may_be_numa_nodes_and_is_nobodys_cpus(memory_nodes: int, tmp_path: Path) -> None:
+def test_on_grace_the_gpus_memory_may_be_numa_nodes_without_cpus(memory_nodes: int, tmp_path: Path) -> None:
     machine = guests.grace(tmp_path, memory_nodes=memory_nodes).read().machine
     assert [gpu.numa for gpu in machine.gpus] == [0, 0, 1, 1]
     assert [gpu.c2c_gbps for gpu in machine.gpus] == [223.56] * 4

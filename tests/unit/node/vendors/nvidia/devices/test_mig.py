@@ -51,7 +51,7 @@ async def test_a_placement_is_made_where_its_name_says_and_mig_mode_comes_and_go
     assert (world.placed(0), world.gpus.mig_mode(uuid(0)), world.made) == ([], False, {})
 
 
-async def test_each_change_of_mig_mode_is_told_and_no_instance_beside_it(world: Sliced) -> None:
+async def test_each_change_of_mig_mode_is_told_and_no_instance_with_it(world: Sliced) -> None:
     told = []
     for name in ("a", "b"):
         await world.prepare(name, at(0, "1g.10gb", 6 if name == "a" else 5))
@@ -193,7 +193,7 @@ class Modal(SimulatedGpu):
         super().set_mig_mode(gpu, on)
 
 
-async def test_what_containers_need_beside_the_instance_is_waited_for_with_the_hardware_as_it_is(
+async def test_what_containers_need_in_addition_to_the_instance_is_waited_for_with_the_present_hardware(
     world: Sliced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def common() -> Edits:
@@ -258,7 +258,7 @@ async def test_what_the_gpu_does_not_have_is_refused_by_name(
 
 
 @pytest.mark.parametrize("mig_of", [{"gpu": {"profile": "--all"}}, {"gpu": {"profile": "1g.5gb", "starts": {"0": 1}}}])
-async def test_a_pin_that_nobody_of_ours_writes_is_refused(world: Sliced, mig_of: Any) -> None:
+async def test_a_pin_that_no_part_of_ours_writes_is_refused(world: Sliced, mig_of: Any) -> None:
     with pytest.raises(WordError, match="opaque parameters: mig"):
         await world.prepare("c", some(0, 1, 1, "s"), config=[parameters(mig=mig_of)])
 
@@ -336,7 +336,7 @@ async def test_a_device_that_is_in_use_for_a_moment_is_waited_for(world: Sliced)
     assert (world.placed(0), world.made) == ([], {})
 
 
-async def test_after_a_reboot_the_same_claim_is_made_anew(world: Sliced) -> None:
+async def test_after_a_reboot_the_same_claim_is_made_again(world: Sliced) -> None:
     await world.prepare("c", some(0, 1, 1, "s"))
     before = world.made["uid-c.0"]
     world.gpus.reboot()

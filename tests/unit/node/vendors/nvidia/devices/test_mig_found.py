@@ -50,7 +50,7 @@ async def test_an_instance_that_is_there_already_is_used_as_it_is_and_stays(worl
     assert (world.placed(0), world.gpus.mig_mode(uuid(0)), world.made) == ([("3g.40gb", 4)], True, {})
 
 
-async def test_one_with_somebody_elses_process_is_not_handed_out(world: Sliced) -> None:
+async def test_one_with_another_programs_process_is_not_handed_out(world: Sliced) -> None:
     found = stranger(world, 0, PROFILES["3g.40gb"], 4)
     with world.gpus.state(uuid(0)) as state:
         state.users = {1: found}
@@ -143,7 +143,7 @@ class Raced(SimulatedGpu):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_an_instance_that_somebody_made_just_before_stays(world: Sliced, whole: bool) -> None:
+async def test_an_instance_that_a_user_made_just_before_stays(world: Sliced, whole: bool) -> None:
     world.device_manager = world.kinds(Raced(world.folder / "hardware.json", world.gpu, whole=whole))
     with pytest.raises(HardwareError, match="Insufficient Resources"):
         await world.prepare("c", at(0, "3g.40gb", 4))
@@ -170,7 +170,7 @@ class Silenced(SimulatedGpu):
 
 
 @pytest.mark.parametrize("killed", ["create_gpu_instance", "create_compute_instance"])
-async def test_what_an_agent_was_killed_at_is_undone_and_what_somebody_made_in_its_place_is_not(
+async def test_what_an_agent_was_killed_at_is_undone_and_what_a_user_made_in_its_place_is_not(
     world: Sliced, killed: str
 ) -> None:
     for strange in (False, True):
@@ -195,7 +195,7 @@ async def test_what_an_agent_was_killed_at_is_undone_and_what_somebody_made_in_i
         assert world.made == {}
 
 
-async def test_an_instance_that_somebody_destroyed_is_unprepared_all_the_same(world: Sliced) -> None:
+async def test_an_instance_that_a_user_destroyed_is_unprepared_all_the_same(world: Sliced) -> None:
     await world.prepare("c", at(0, "3g.40gb", 4))
     with world.gpus.state(uuid(0)) as state:
         state.instances, state.mig = {}, False
@@ -225,7 +225,7 @@ def read(world: Sliced) -> None:
 
 
 @pytest.mark.parametrize(("static", "found"), [(True, True), (False, True), (False, False)])
-async def test_instances_that_are_made_anew_in_another_order_open_by_their_new_numbers(
+async def test_instances_that_are_made_again_in_another_order_open_by_their_new_numbers(
     world: Sliced, static: bool, found: bool
 ) -> None:
     asked = {"a": at(0, "3g.40gb", 0), "b": at(0, "3g.40gb", 4)}
@@ -255,7 +255,7 @@ async def test_instances_that_are_made_anew_in_another_order_open_by_their_new_n
     assert (world.placed(0), world.made) == ([("3g.40gb", 0), ("3g.40gb", 4)], {})
 
 
-async def test_after_a_reboot_a_static_instance_is_taken_as_the_administrator_made_it_anew(world: Sliced) -> None:
+async def test_after_a_reboot_a_static_instance_is_taken_as_the_administrator_made_it_again(world: Sliced) -> None:
     world.static = {uuid(0)}
     stranger(world, 0, PROFILES["3g.40gb"], 4)
     await world.prepare("c", at(0, "3g.40gb", 4))

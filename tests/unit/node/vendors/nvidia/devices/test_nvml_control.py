@@ -89,7 +89,7 @@ def test_profiles_are_those_of_nvmls_enumeration_with_their_placements(driver: D
     assert driver.calls == []
 
 
-def test_a_profile_without_placements_is_none(driver: Driver) -> None:
+def test_a_profile_without_placements_does_not_count(driver: Driver) -> None:
     del driver.table["nvmlDeviceGetGpuInstancePossiblePlacements_v2 0 0"]
     driver.table["nvmlDeviceGetGpuInstancePossiblePlacements_v2 0 5"] = ""
     assert {profile.name for profile in driver.control.profiles(GPU)} == H100.keys() - {"7g.80gb", "4g.40gb"}

@@ -131,7 +131,7 @@ async def test_mps_starts_with_the_first_share_and_ends_after_the_last(world: Sh
     assert (world.state(OWN), world.made, world.checkpoint) == (State(), {}, [])
 
 
-async def test_a_share_waits_for_its_daemon_and_nobody_waits_for_the_share(world: Shared) -> None:
+async def test_a_share_waits_for_its_daemon_and_no_other_waits_for_the_share(world: Shared) -> None:
     """As long as it is not served no pod has it; it stays prepared, since it is the daemon's turn."""
     preparer, told = world.preparer(), list[str]()
     preparer._budget_s = 0.0
@@ -299,14 +299,14 @@ async def test_shares_of_a_gpu_that_is_shared_otherwise_now_wait_for_those_of_be
     assert world.state(OWN) == State()
 
 
-async def test_a_gpu_that_somebody_closed_is_left_so(world: Shared) -> None:
+async def test_a_gpu_that_an_administrator_closed_is_left_so(world: Shared) -> None:
     world.gpus.set_compute_mode(uuid(OWN), PROHIBITED)
     with pytest.raises(HardwareError, match="nvidia-smi -c DEFAULT"):
         await world.prepare("a", share(OWN, "25", "4Gi", "a"))
     assert (world.state(OWN).mode, world.made) == (PROHIBITED, {})
 
 
-async def test_a_mode_that_somebody_had_set_before_is_set_again_after_the_last_share(world: Shared) -> None:
+async def test_a_mode_that_was_set_before_is_set_again_after_the_last_share(world: Shared) -> None:
     world.gpus.set_compute_mode(uuid(OWN), EXCLUSIVE_PROCESS)
     for name in ("a", "b"):
         await world.prepare(name, share(OWN, "25", "4Gi", name))
@@ -337,7 +337,7 @@ async def test_the_first_share_waits_for_processes_that_no_claim_explains(world:
     await world.prepare("b", share(OWN, "25", "4Gi", "b"))
 
 
-async def test_the_server_of_shares_that_a_killed_agent_left_is_nobodys_process(world: Shared) -> None:
+async def test_the_server_of_shares_that_a_killed_agent_left_is_no_process_of_others(world: Shared) -> None:
     await world.prepare("a", share(OWN, "25", "4Gi", "a"))
     (world.folder / "state" / "claims" / "uid-a.json").unlink()
     world.processes = {uuid(OWN): [4711]}

@@ -88,7 +88,7 @@ def test_a_placement_that_is_taken_or_none_is_refused(
     assert sliced.gpu_instances(GPU) == before
 
 
-def test_a_profile_of_another_product_is_none(sliced: SimulatedGpu) -> None:
+def test_a_profile_of_another_product_does_not_count(sliced: SimulatedGpu) -> None:
     with refused(INVALID_ARGUMENT):
         sliced.create_gpu_instance(GPU, of_product("NVIDIA A30")[1], 0)
 
@@ -234,7 +234,7 @@ def test_a_reboot_leaves_mig_mode_alone_before_hopper(product: str, mode: bool, 
         assert (state.mode, state.server) == (DEFAULT, None)
 
 
-def test_another_boot_is_a_reboot_and_the_same_is_none(tmp_path: Path) -> None:
+def test_another_boot_is_a_reboot_and_the_same_is_not(tmp_path: Path) -> None:
     first = SimulatedGpu(tmp_path / "hardware.json", boot="one")
     first.set_mig_mode(GPU, True)
     first.create_gpu_instance(GPU, H100["1g.10gb"], 0)

@@ -105,7 +105,7 @@ def test_parts_of_gpus_get_all_but_a_gpu(host: Host) -> None:
         base_specification.driver_id(host.cdi)
 
 
-def test_gpus_in_mig_mode_are_nobodys_business_here(host: Host) -> None:
+def test_gpus_in_mig_mode_are_ignored_here(host: Host) -> None:
     some = in_mig_mode(2, 3)
     host.ctk = Ctk(host.root, some)
     assert host.base.keep(some) == {}
@@ -149,7 +149,7 @@ def test_common_edits_that_could_not_be_had_are_tried_again(host: Host, caplog: 
     assert base_specification.driver_id(host.cdi) == "gpu.topology/gpu=driver"
 
 
-def test_what_was_made_is_made_anew_when_the_host_no_longer_has_what_it_names(host: Host) -> None:
+def test_what_was_made_is_made_again_when_the_host_no_longer_has_what_it_names(host: Host) -> None:
     """A driver of the same version that was installed elsewhere, a daemon whose socket is gone."""
     host.ctk = Ctk(host.root, WHOLE)
     assert host.base.keep(WHOLE) == {}

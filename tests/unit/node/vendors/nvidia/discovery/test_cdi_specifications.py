@@ -145,7 +145,7 @@ def test_what_is_no_specification_of_gpus_counts_for_nothing(name: str, text: st
     assert [one.source for one in found] == [str(host.cdi / name)] * (name == "index.yaml")
 
 
-def test_a_device_node_whose_mode_changed_is_written_anew_of_ours_alone(
+def test_a_device_node_whose_mode_changed_is_written_again_of_ours_alone(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Toolkits from 1.20 on write modes, and containers would have that of one bad moment for ever."""

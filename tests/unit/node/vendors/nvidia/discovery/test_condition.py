@@ -131,7 +131,7 @@ def test_all_links_of_a_gpu_on_switches_are_missed_and_a_gpu_without_a_bridge_is
     assert not any(pairs.read().faults.values())
 
 
-def test_the_neighbours_of_a_lost_gpu_are_not_ill(tmp_path: Path) -> None:
+def test_the_neighbours_of_a_lost_gpu_are_healthy(tmp_path: Path) -> None:
     server = Server("dgx1-v100", tmp_path)
     server.table |= {"lost 0": "0"} | {
         key.replace("RemotePciInfo_v2", "State"): "0"
@@ -142,7 +142,7 @@ def test_the_neighbours_of_a_lost_gpu_are_not_ill(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", range(8))
-def test_the_neighbours_of_a_gpu_that_is_dead_since_the_start_are_not_ill(gone: int, tmp_path: Path) -> None:
+def test_the_neighbours_of_a_gpu_that_is_dead_since_the_start_are_healthy(gone: int, tmp_path: Path) -> None:
     """Neither NVML nor /sys knows of it any more."""
     left = msgspec.structs.replace(without(complete(profiles.load("dgx1-v100")), {str(gone)}), pci=())
     server = Server(left, tmp_path)
@@ -150,7 +150,7 @@ def test_the_neighbours_of_a_gpu_that_is_dead_since_the_start_are_not_ill(gone: 
     assert not any(server.read().faults.values())
 
 
-def test_the_neighbours_of_gpus_that_virtual_machines_have_are_not_ill(tmp_path: Path) -> None:
+def test_the_neighbours_of_gpus_that_virtual_machines_have_are_healthy(tmp_path: Path) -> None:
     server = Server("dgx1-v100", tmp_path)  # of which /sys shows all
     server.table = nvml.table(without(server.machine, {"0", "1", "2", "3"}))
     found = server.read()
@@ -169,7 +169,7 @@ def test_a_link_that_is_down_on_both_sides_is_missed_from_the_start(tmp_path: Pa
     assert {uuid for uuid, some in found.items() if some} == {server.machine.gpus[gpu].uuid for gpu in (0, 3)}
 
 
-def test_part_of_a_server_in_a_virtual_machine_is_not_ill(tmp_path: Path) -> None:
+def test_part_of_a_server_in_a_virtual_machine_is_healthy(tmp_path: Path) -> None:
     part = msgspec.structs.replace(complete(profiles.load("dgx1-v100")).subset([0, 1, 2]), virtual=True, pci=())
     assert len({one.links for one in link_faults.of_machine(part)}) > 1
     server = Server(part, tmp_path)

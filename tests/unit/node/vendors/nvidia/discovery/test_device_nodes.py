@@ -11,7 +11,7 @@ import pytest
 from dradriver.node.vendors.nvidia.discovery import device_nodes
 
 
-def test_nodes_of_a_driver_that_was_loaded_anew_are_made_anew(tmp_path: Path) -> None:
+def test_nodes_of_a_driver_that_was_loaded_again_are_made_again(tmp_path: Path) -> None:
     driver, host, own = (tmp_path / name for name in ("driver", "host", "own"))
     for folder in (driver, host, own):
         (folder / "nvidia-caps").mkdir(parents=True)

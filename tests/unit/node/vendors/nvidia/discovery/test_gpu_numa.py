@@ -48,7 +48,7 @@ def test_where_nvml_names_no_single_node_with_cpus_it_stays_unknown(answer: str 
     assert said(server.read()) == []
 
 
-def test_a_node_without_cpus_is_none(server: Server) -> None:
+def test_a_node_without_cpus_does_not_count(server: Server) -> None:
     """On Grace the memory of a GPU is a NUMA node of its own."""
     server.sys.file("sys/devices/system/node/node2/cpulist", "")
     server.table["nvmlDeviceGetMemoryAffinity 1"] = "0x5"

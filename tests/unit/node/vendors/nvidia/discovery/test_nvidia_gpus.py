@@ -384,7 +384,7 @@ def test_by_numbers_of_a_load_of_the_driver_that_is_over_no_container_starts(dgx
     found.close()
 
 
-def test_a_gpu_that_is_bound_anew_makes_a_reading_stale_and_one_that_comes_or_goes_does_not(dgx1: Server) -> None:
+def test_a_gpu_that_is_bound_again_makes_a_reading_stale_and_one_that_comes_or_goes_does_not(dgx1: Server) -> None:
     found = Hardware(driver_root=nvml.compiled(), host_root=dgx1.sys.root)
     bound = dgx1.sys.root / "sys/bus/pci/drivers/nvidia"
     bound.mkdir(parents=True)

@@ -127,7 +127,7 @@ def test_gpus_that_changed_places_between_sessions_are_found_by_who_they_are(h10
     assert [(gpu.uuid, gpu.minor) for gpu in found.read().gpus[:2]] == [(table[b], 1), (table[a], 0)]
 
 
-def test_a_session_that_began_beside_another_is_begun_again(h100: Server, found: Hardware) -> None:
+def test_a_session_that_began_next_to_another_is_begun_again(h100: Server, found: Hardware) -> None:
     whole = found.read()
     seventh = "sys/bus/pci/drivers/nvidia/0000:07:00.0"
     with binding.opened(driver_root=nvml.compiled()):  # somebody's question, which is under way
@@ -167,7 +167,7 @@ def test_a_lost_gpu_is_lost_by_its_kept_handle_too(h100: Server, found: Hardware
     assert found.processes([uuid]) == {}
 
 
-def test_profiles_are_asked_for_anew_in_another_mig_mode(h100: Server, found: Hardware) -> None:
+def test_profiles_are_asked_for_again_in_another_mig_mode(h100: Server, found: Hardware) -> None:
     gpu = found.read().gpus[0]
     assert control(h100).profiles(gpu.uuid) == gpu.profiles
     for key in [key for key in h100.table if key.startswith("nvmlDeviceGetGpuInstancePossiblePlacements_v2 0 ")]:
@@ -182,7 +182,7 @@ def test_profiles_are_asked_for_anew_in_another_mig_mode(h100: Server, found: Ha
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", ["!3", "!2", "1 1 1 1"])
-def test_a_profile_that_one_odd_answer_hid_is_there_again_once_facts_are_asked_for_anew(
+def test_a_profile_that_one_odd_answer_hid_is_there_again_once_facts_are_asked_for_again(
     answer: str, h100: Server, found: Hardware
 ) -> None:
     key = next(key for key in h100.table if key.startswith("nvmlDeviceGetGpuInstanceProfileInfoV 3 "))
@@ -197,7 +197,7 @@ def test_a_profile_that_one_odd_answer_hid_is_there_again_once_facts_are_asked_f
     assert gpus[3].profiles == gpus[4].profiles == control(h100).profiles(gpus[3].uuid)
 
 
-def test_a_gpu_that_was_away_is_asked_anew(h100: Server, found: Hardware) -> None:
+def test_a_gpu_that_was_away_is_asked_again(h100: Server, found: Hardware) -> None:
     before = found.read()
     h100.fail("nvmlDeviceGetUUID 3", 999)
     h100.table["nvmlDeviceGetMemoryInfo 3"] = str(40 << 30)
@@ -211,7 +211,7 @@ def test_a_gpu_that_was_away_is_asked_anew(h100: Server, found: Hardware) -> Non
     assert found.read().gpus[3].memory_mib == 40 << 10
 
 
-def test_a_gpu_whose_bad_row_waits_no_more_is_asked_anew(h100: Server, found: Hardware) -> None:
+def test_a_gpu_whose_bad_row_waits_no_more_is_asked_again(h100: Server, found: Hardware) -> None:
     h100.table["nvmlDeviceGetRemappedRows 3"] = "0 1 1 0"
     h100.environment()
     found.read()

@@ -53,7 +53,7 @@ def test_every_query_of_a_healthy_machine_is_made_to_fail_here(dgx1: Server) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", PER_GPU)
-def test_whatever_fails_on_one_gpu_the_others_are_all_there(query: str, dgx1: Server) -> None:
+def test_after_any_failure_on_one_gpu_the_others_are_all_there(query: str, dgx1: Server) -> None:
     for code in CODES:
         dgx1.fail(query, code)
         reading = dgx1.read()
@@ -67,7 +67,7 @@ def test_whatever_fails_on_one_gpu_the_others_are_all_there(query: str, dgx1: Se
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", PAIRS)
-def test_whatever_fails_on_a_pair_all_gpus_are_there(query: str, dgx1: Server) -> None:
+def test_after_any_failure_on_a_pair_all_gpus_are_there(query: str, dgx1: Server) -> None:
     for code in CODES:
         dgx1.fail(query, code)
         reading = dgx1.read()
@@ -172,7 +172,7 @@ def test_two_gpus_at_one_bus_id_are_both_there_and_neither_has_a_place(wrong: in
     ]
 
 
-def test_uuids_are_lower_case_and_what_is_none_is_left_out(dgx1: Server) -> None:
+def test_uuids_are_lower_case_and_what_is_no_uuid_is_left_out(dgx1: Server) -> None:
     dgx1.table["nvmlDeviceGetUUID 0"] = dgx1.machine.gpus[0].uuid.upper()
     dgx1.table["nvmlDeviceGetUUID 1"] = "GPU-of-mine"
     reading = dgx1.read()
@@ -204,7 +204,7 @@ def in_mig_mode(machine: Machine) -> Machine:
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", NUMBERS + TEXTS)
 @pytest.mark.parametrize("name", ["dgx1-v100", "gb200-nvl72-tray"])  # links to GPUs, to switches and to a CPU
-def test_whatever_nonsense_one_gpu_says_the_others_are_all_there(name: str, answer: str, tmp_path: Path) -> None:
+def test_with_any_nonsense_of_one_gpu_the_others_are_all_there(name: str, answer: str, tmp_path: Path) -> None:
     whole = Server(name, tmp_path / "whole").machine
     server = Server(in_mig_mode(whole), tmp_path)
     queries = [

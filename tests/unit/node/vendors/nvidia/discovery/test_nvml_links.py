@@ -82,7 +82,7 @@ def test_a_link_that_does_not_say_what_it_ends_in(seen: bool, tmp_path: Path) ->
     assert server.read().machine == server.machine
 
 
-def test_a_link_to_a_gpu_that_is_gone_is_none_to_a_switch(dgx1: Server) -> None:
+def test_a_link_to_a_gpu_that_is_gone_is_no_link_to_a_switch(dgx1: Server) -> None:
     dgx1.table["lost 3"] = "0"
     dgx1.table |= {key: "!13" for key in dgx1.table if key.startswith("nvmlDeviceGetNvLinkRemoteDeviceType")}
     assert without(dgx1.read().machine) == without(dgx1.machine, 3)

@@ -47,7 +47,7 @@ def test_the_fabric_is_the_clique_that_the_gpus_have_joined(answers: list[str], 
     assert server.read().machine.fabric == fabric
 
 
-def test_a_gpu_that_has_not_joined_the_fabric_is_none_of_it(tmp_path: Path) -> None:
+def test_a_gpu_that_has_not_joined_the_fabric_is_not_in_it(tmp_path: Path) -> None:
     server = Server("gb200-nvl72-tray", tmp_path)
     server.table["nvmlDeviceGetGpuFabricInfoV 2"] = f"2 0 7 {CLUSTER}"
     reading = server.read()

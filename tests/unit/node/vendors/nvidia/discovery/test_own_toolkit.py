@@ -110,7 +110,7 @@ def test_a_toolkit_of_the_hosts_that_is_being_replaced_is_given_its_time(host: H
     assert {path.parent.parent for path in hooks(host)} == {host.copies}
 
 
-def test_what_the_image_made_is_made_anew_at_once_when_the_driver_moved(host: Host, image: ImageCtk) -> None:
+def test_what_the_image_made_is_made_again_at_once_when_the_driver_moved(host: Host, image: ImageCtk) -> None:
     base = host.agent(image)
     base.keep(WHOLE)
     (mount,) = host.made["containerEdits"]["mounts"]
@@ -120,7 +120,7 @@ def test_what_the_image_made_is_made_anew_at_once_when_the_driver_moved(host: Ho
 
 
 @pytest.mark.parametrize("damage", ["gone", "other", "not executable"])
-def test_a_copy_that_is_not_what_it_was_is_made_anew(damage: str, host: Host, image: ImageCtk) -> None:
+def test_a_copy_that_is_not_what_it_was_is_made_again(damage: str, host: Host, image: ImageCtk) -> None:
     base = host.agent(image)
     base.keep(WHOLE)
     (hook,) = hooks(host)
@@ -224,7 +224,7 @@ def test_a_newer_agent_whose_toolkit_fails_at_first_tries_again(host: Host, imag
 
 
 @pytest.mark.parametrize("program", ["nvidia-cdi-hook", "ldconfig"])
-def test_a_copy_that_is_damaged_while_the_file_names_it_is_mended(program: str, host: Host, image: ImageCtk) -> None:
+def test_a_copy_that_is_damaged_while_the_file_names_it_is_repaired(program: str, host: Host, image: ImageCtk) -> None:
     base = host.agent(image)
     base.keep(WHOLE)
     (hook,) = hooks(host)
@@ -239,7 +239,7 @@ def test_a_copy_that_is_damaged_while_the_file_names_it_is_mended(program: str, 
         assert copy.exists(), "an agent looks when it starts"
 
 
-def test_a_file_of_somebody_elses_among_the_copies_stops_no_tidying(host: Host, image: ImageCtk) -> None:
+def test_a_file_of_another_program_among_the_copies_stops_no_tidying(host: Host, image: ImageCtk) -> None:
     base = host.agent(image)
     base.keep(WHOLE)
     (host.copies / "a-file").write_text("")

@@ -33,7 +33,7 @@ def test_nvml_names_the_processes_of_the_gpus_that_are_asked_for(tmp_path: Path)
     assert found(server, 2, 0, 1) == [tuple(range(100, 140)), (4711,), ()]
 
 
-def test_a_gpu_that_is_lost_is_in_nobodys_use_and_the_others_are_asked(tmp_path: Path) -> None:
+def test_a_gpu_that_is_lost_is_not_in_use_and_the_others_are_asked(tmp_path: Path) -> None:
     server = Server("dgx1-v100", tmp_path)
     server.table["lost 0"] = "1"
     server.table[f"{QUERY} 1"] = "7"

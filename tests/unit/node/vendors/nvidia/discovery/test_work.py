@@ -108,7 +108,7 @@ def test_a_driver_that_is_let_go_is_not_asked(server: Server) -> None:
     assert not server.file.with_name("nvml.sessions").exists()
 
 
-def test_a_simulated_gpu_works_as_a_file_says_and_else_nobody_knows(tmp_path: Path) -> None:
+def test_a_simulated_gpu_works_as_a_file_says_and_else_it_is_unknown(tmp_path: Path) -> None:
     simulated = Simulated("dgx1-v100", node=NODE, folder=tmp_path)
     assert simulated.work({uuid(0): 0}) == {}
     (tmp_path / "work").write_text(f"{uuid(0)} 0\n{uuid(1)} 50\n")
