@@ -30,6 +30,11 @@ UNKNOWN: Final = (
     "The tenant of the namespace is not known yet: some tenants select namespaces by labels, and the controller has "
     "not read the namespaces. It needs the verbs list and watch on namespaces"
 )
+INVALID_POLICIES: Final = (
+    "The policies file is invalid, and the controller has restarted since it was valid. So the controller does not "
+    "know the limits of tenants, and places no pods until an administrator corrects the file: gputopo verify prints "
+    "the error"
+)
 _ROUNDING: Final = 1e-6  # GPUs that adding up fractions may lose
 _NAMED: Final = 3  # workloads with the most GPUs that a reason names
 _LONGEST: Final = 63  # characters of such a name
@@ -60,10 +65,12 @@ class Caps(Limit):
     def matters(self) -> bool:
         """Return whether a cap may apply to any workload, so that this limit must be in force.
 
-        True if a tenant has a cap. Also true if tenants select namespaces by labels: until these labels are read, it is
-        not known whether a cap applies.
+        True if a tenant has a cap. Also true if tenants select namespaces by labels, or if the policies are not known:
+        it can be unknown then whether a cap applies.
         """
-        return self._tenants.by_labels or any(tenant.cap for tenant in self._tenants.named.values())
+        if self._tenants.by_labels or not self._tenants.policies_known:
+            return True
+        return any(tenant.cap for tenant in self._tenants.named.values())
 
     def regroup(self) -> None:
         """Forget which GPUs were counted for which tenant, because namespaces or caps have changed.
@@ -140,7 +147,8 @@ class Caps(Limit):
             WordError: The workload's request cannot be read.
         """
         if not self._tenants.known(workload.key[0]):
-            raise LimitError(lambda: NoPlaceError(UNKNOWN, cause=Cause.CAP))
+            unknown = UNKNOWN if self._tenants.policies_known else INVALID_POLICIES
+            raise LimitError(lambda: NoPlaceError(unknown, cause=Cause.CAP))
         tenant = self._tenants.of(workload.key[0])
         if not self._tenants.caps(tenant):
             return allowance

@@ -31,12 +31,15 @@ class Tenants:
     Attributes:
         shares: The GPU time of namespaces and tenants.
         by_labels: Whether some tenant selects namespaces by labels.
+        policies_known: Whether the policies are known. False if the policies file was invalid when the process started.
+            Then no tenant is known.
     """
 
     def __init__(self, shares: Shares) -> None:
         """Create an object without tenants. ``follow`` adds the tenants of a policies file."""
         self.shares = shares
         self.by_labels = False
+        self.policies_known = True
         self._tenants: Mapping[str, Tenant] = {}  # the tenants of the policies file, by name
         self._named: dict[str, str] = {}  # by namespace that the file names: its tenant
         self._labels: dict[str, Mapping[str, str]] = {}  # of each namespace
@@ -51,9 +54,9 @@ class Tenants:
             self.shares.lowered(None)
         if self.shares.half_life_s != queue.half_life_hours * HOUR_S:
             self.shares.decay_by(queue.half_life_hours * HOUR_S)
-        if policies.tenants == self._tenants:
+        if policies.tenants == self._tenants and policies.known == self.policies_known:
             return False
-        self._tenants = policies.tenants
+        self._tenants, self.policies_known = policies.tenants, policies.known
         self._named = {space: name for name, tenant in policies.tenants.items() for space in tenant.namespaces}
         self.by_labels = any(tenant.namespace_labels for tenant in policies.tenants.values())
         self._labelled = {}
@@ -102,8 +105,11 @@ class Tenants:
     def known(self, namespace: str) -> bool:
         """Return whether the tenant of a namespace is known.
 
-        False while the tenant depends on the namespace's labels, and the controller has not read them yet.
+        False while the policies are not known, and while the tenant depends on labels of the namespace that the
+        controller has not read yet.
         """
+        if not self.policies_known:
+            return False
         return not self.by_labels or namespace in self._named or namespace in self._labels
 
     @property

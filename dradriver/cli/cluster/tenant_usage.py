@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import reservation_config_map, usage_config_maps
 from dradriver.api.claims.usage_config_maps import HOUR_S, Detail, Details, Hours
@@ -136,7 +138,8 @@ class Own:
         """
         now = time.time()
         tenants = Tenants(Shares(time.monotonic))
-        tenants.follow(policies)
+        # The controller may know policies that this command could not read. The command then decides by the defaults.
+        tenants.follow(msgspec.structs.replace(policies, known=True))
         for namespace, labels_of_namespace in (labels or {}).items():
             tenants.namespace_changed(namespace, labels_of_namespace)
         # The namespaces could not be read: then no tenant selects any by labels.

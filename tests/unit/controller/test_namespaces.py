@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from dradriver.api.base.objects import Metadata
-from dradriver.api.policies.policy_sections import Policies
+from dradriver.api.policies.policy_sections import UNKNOWN, Policies
 from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.controller.controller import Controller
 from dradriver.controller.features.namespaces import Namespaces
@@ -77,6 +77,21 @@ async def test_no_pod_is_placed_before_its_tenant_is_known() -> None:
     cluster.worker.namespace_changed("default", {"team": "language"})
     await cluster.settle()
     assert cluster.claim("p") is not None
+
+
+async def test_no_pod_is_placed_while_the_policies_are_not_known() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.worker.follow(UNKNOWN)
+    cluster.pod("p", 4)
+    cluster.pod("q", 4, wishes={"when-full": "hand-over"})
+    await cluster.settle()
+    for pod in ("p", "q"):
+        assert cluster.claim(pod) is None
+        assert "The policies file is invalid, and the controller has restarted" in (cluster.note(pod, "reason") or "")
+    cluster.worker.follow(Policies())
+    await cluster.settle()
+    assert all(cluster.claim(pod) is not None for pod in ("p", "q"))
 
 
 async def test_the_controller_watches_namespaces_while_the_file_has_labels() -> None:

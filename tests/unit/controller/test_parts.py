@@ -11,7 +11,6 @@ from dradriver.allocator.request import Amount
 from dradriver.api.base import names
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.policies_reader import read
-from dradriver.api.policies.policy_sections import UNKNOWN
 from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.api.vocabulary.container_requests import Asked
@@ -244,12 +243,10 @@ async def test_a_gpu_is_of_one_namespace_from_when_the_policies_say_so_and_not_w
     assert await shares_a_gpu(0)
     cluster.node("a", "hgx-h100", mode=mode, labels={"pool": "red"})
     assert not await shares_a_gpu(1), "the node's label has changed"
-    cluster.worker.follow(UNKNOWN)
-    assert not await shares_a_gpu(2), "what the policies say is not known"
     cluster.worker.follow(read(b"{}", source="x"))
-    assert await shares_a_gpu(3)
+    assert await shares_a_gpu(2)
     cluster.worker.follow(read(f"gpus: [{{{cut}, exclusiveTo: namespace}}]".encode(), source="x"))
-    assert not await shares_a_gpu(4)
+    assert not await shares_a_gpu(3)
 
 
 def next_step(member: Member, picture: Picture, now: float) -> Step:
