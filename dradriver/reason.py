@@ -72,9 +72,10 @@ class Reason(msgspec.Struct, frozen=True):
 
     @property
     def without_figures(self) -> Reason:
-        """Return the reason with the text ``stable``, which has no figures that often change.
+        """Return a copy of the reason whose ``text`` is the attribute ``stable``.
 
-        The stable text is for the annotation that tells the pod's owner why the pod waits. So the annotation is not
-        written again for each change of a figure.
+        The stable text has no figures that often change. It is for the annotation that tells the pod's owner why the
+        pod waits. So the annotation is not written again for each change of a figure. If ``stable`` is empty, the
+        result is this reason itself.
         """
         return Reason(self.cause, self.stable) if self.stable else self

@@ -1,7 +1,8 @@
 """Decodes JSON of the API server into dicts and structs, and encodes it.
 
-A strict decoder fails on some valid answers, for two reasons. Go writes ``null`` for an empty list. And the API server
-passes on opaque parameters for other drivers byte by byte, even if they contain halves of surrogate pairs.
+A strict decoder fails on some valid answers, for two reasons. The server, which is written in Go, writes ``null`` for
+an empty list. And the API server passes on opaque parameters for other drivers byte by byte, even if they contain
+halves of surrogate pairs.
 """
 
 from __future__ import annotations

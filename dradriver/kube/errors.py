@@ -1,4 +1,7 @@
-"""Errors of requests to the API server."""
+"""Errors of requests to the API server.
+
+An ERROR event is a message of a watch: the server reports an error in the place of a change.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +146,7 @@ class _Status(msgspec.Struct):
 def from_status(
     body: bytes | msgspec.Raw, *, status: int = 0, retry_after: str | None = None, request: str = ""
 ) -> ApiError:
-    """Return the error for a failed request.
+    """Return the error for a failed request or an ERROR event.
 
     Code, reason, message and details are those of the Status object in the body. If the body is no Status object, its
     first 200 bytes are the message.

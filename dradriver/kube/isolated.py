@@ -1,4 +1,7 @@
-"""Decodes the objects of one kind one by one, so that an unreadable object does not affect the others."""
+"""Decodes the objects of one kind one by one, so that an unreadable object does not affect the others.
+
+An object's identity is its name, namespace, uid and version. It can often be decoded when the object itself cannot.
+"""
 
 from __future__ import annotations
 

@@ -193,8 +193,8 @@ class _Largest:
         """Add an amount to a name's sum.
 
         Returns:
-            The label value to use (the name, or ``other``), and the name whose series ends because of it; None if no
-            series ends.
+            The label value to use (the name, or ``other``). Then the name whose series ends, because this name gets a
+            series in its place; None if no series ends.
         """
         # 1. A name that has a series, or gets one because there is room.
         if name == OTHER:

@@ -2,6 +2,9 @@
 
 The controller's ``main`` uses it. A decision that takes seconds blocks the loop, and must not lose the lease. A loop
 that hangs must lose it: the lease is renewed only if the loop made progress within the last seconds.
+
+The election is the loop that takes and renews the lease. The work is the coroutine that runs only while this process is
+the leader.
 """
 
 from __future__ import annotations

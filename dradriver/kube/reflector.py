@@ -2,6 +2,8 @@
 
 The protocol is that of client-go: a WatchList, or a LIST in pages if that fails, then a WATCH from the resulting
 version. The tests list the faults that it must survive. The store can keep less of an object than the server sends.
+
+A read gets all objects, by a WatchList or LIST. A watch gets only changes.
 """
 
 from __future__ import annotations

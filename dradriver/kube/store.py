@@ -93,7 +93,7 @@ class Store(Generic[T]):
         self.objects: Mapping[Key, T] = MappingProxyType(self._objects)
 
     def read(self, data: msgspec.Raw) -> T | None:
-        """Return what the store keeps of an object's JSON; None if it keeps nothing.
+        """Return the part of an object's JSON that the store keeps; None if it keeps nothing.
 
         If the stored object has equal content, that same object is returned, so that no change is reported. Equal
         versions are not enough, because a restored server can have other content under the same version.

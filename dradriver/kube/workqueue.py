@@ -1,6 +1,9 @@
 """A queue of objects to work on, with growing pauses after failures.
 
 Different namespaces are worked on in parallel, the objects of one namespace one after another.
+
+The queue names an object by its key: namespace and name. If work fails, the caller queues the object again with
+``fail``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The node agent: creates its components, each after those that it uses, and starts and stops them together."""
+"""The node agent: creates its components, each after those that it uses, and starts and stops them together.
+
+A reading is the machine (GPUs, links, network cards) as the agent found it at one time. The slices are the
+ResourceSlices of the node, in which the agent publishes the machine. The plugin is the agent as the kubelet sees it:
+sockets on which the kubelet calls the agent.
+"""
 
 from __future__ import annotations
 
@@ -310,8 +315,8 @@ class Agent:
     async def _withdraw(self) -> None:
         """Remove the CDI specs of claims whose MIG instances or shares do not exist any more.
 
-        The agent calls this when the GPUs' kernel driver was loaded again: MIG instances and shares do not survive
-        that.
+        The agent calls this when the GPUs' kernel driver was loaded again: MIG instances and shares do not exist any
+        more then.
         """
         await self._preparer.recover()
 

@@ -1,4 +1,4 @@
-"""The additions that a container gets for a device: device nodes, mounts and variables.
+"""Container edits: what a container gets for a device, namely device nodes, mounts and variables.
 
 ``devices`` and ``vendors`` make them, and the checkpoint stores them with each prepared claim.
 """
@@ -58,7 +58,10 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def own(self) -> bool:
-        """Return whether the edits contain nodes, mounts or variables, and not only ``cdi``."""
+        """Return whether the edits contain nodes, mounts or variables.
+
+        The result is False if they contain only ids of devices in other CDI specifications (``cdi``).
+        """
         return bool(self.nodes or self.mounts or self.env)
 
 

@@ -1,4 +1,4 @@
-"""How much a GPU worked between two readings."""
+"""How much a GPU worked since the agent last asked the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Chooses, by the agent's options, the code that reads a node's hardware and the code that changes it."""
+"""Chooses, by the agent's options, the code that reads a node's hardware and the code that changes it.
+
+The driver is the GPUs' kernel driver with its library. Slots are the numbered places of GPUs in the server; a table on
+disk keeps each GPU's number.
+"""
 
 from __future__ import annotations
 
@@ -195,7 +199,7 @@ def device_manager(
         options: The options of the agent.
         hardware: The code that reads the machine.
         machines: Provides the machine as it was last read.
-        modes: Says whether each GPU is whole, shared or sliced.
+        modes: Says whether each GPU is whole, divided into shares, or divided into MIG slices.
         released: Returns the reason why the driver's library must be closed now; None if it may stay open.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """

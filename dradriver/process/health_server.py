@@ -42,7 +42,7 @@ async def serve_health(
 
     For port 0 a free port is chosen.
 
-    ``/healthz`` and ``/readyz`` answer 200 or 503; ``/metrics`` is the default registry as Prometheus text.
+    ``/healthz`` and ``/readyz`` answer 200 or 503; ``/metrics`` answers the metrics of the process as Prometheus text.
 
     Args:
         port: TCP port.

@@ -4,6 +4,9 @@ The file has the administrator's settings: how GPUs are offered, quotas, queues 
 file is removed, the last good policies stay in force. If the file is bad at the start, the policies are ``UNKNOWN``.
 Code that reads ``UNKNOWN`` policies changes nothing that depends on them. The defaults would be wrong in this case:
 they might allocate a GPU as a whole that is shared now. Without a file at the start, the defaults are in force.
+
+The policies in force are those that the process uses now. ``trouble`` is the text that says why a newer file is not
+used.
 """
 
 from __future__ import annotations

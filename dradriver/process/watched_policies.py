@@ -3,6 +3,9 @@
 The kubelet updates the mounted file more than a minute after the ConfigMap has changed. The controller keeps tenants
 apart, so it cannot wait for the file, and uses this class. Only one source counts at a time. Until the API server has
 answered for the first time, this is the mounted file. From then on it is the ConfigMap, and the file is never read.
+
+The policies are the administrator's settings. ``trouble`` is the text that says why the ConfigMap's policies are not
+used.
 """
 
 from __future__ import annotations
@@ -141,8 +144,8 @@ class WatchedPolicies(PoliciesFile):
     def _troubled(self, error: DriverError | None) -> None:
         """Remember whether the API server refuses to send the ConfigMap (401 or 403).
 
-        ``error`` is why the ConfigMap could not be followed; None if following works again. Other errors than a refusal
-        are ignored.
+        ``error`` is why the ConfigMap could not be followed; None if following works again. An error that is no refusal
+        is ignored.
         """
         self._refusal = error if isinstance(error, ApiError) and error.status in (401, 403) else None
         self.step()

@@ -1,4 +1,7 @@
-"""The checks that every ``Machine`` must pass, from any source."""
+"""The checks that every ``Machine`` must pass, from any source.
+
+A ``Machine`` is the model of one GPU server. A PCI tree lists its devices and bridges, each after the bridge above it.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ def check(machine: Machine) -> Machine:
 def _check_texts(value: object, at: str = "") -> None:
     """Raise an error if a text of the machine cannot be encoded in UTF-8.
 
-    File names can contain lone halves of surrogate pairs, which JSON cannot contain.
+    For example, a file name with bytes that are not UTF-8 becomes a text with half a surrogate pair.
 
     Args:
         value: The machine, or a field of it.

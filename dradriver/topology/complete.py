@@ -73,7 +73,7 @@ def complete(
         product: A product's name, or some of its words that fit no other product: ``a40``, ``H100 PCIe``.
         cpu: A short name of a known CPU (``CPUS``), or vendor, family and model: ``GenuineIntel 6 85``.
         bus_ids: One for each GPU, in the order of their numbers. Then, optionally, one for each NIC.
-        nccl_version: The NCCL version that jobs bring, such as ``2.23``.
+        nccl_version: The NCCL version in the containers of jobs, such as ``2.23``.
 
     Raises:
         TopologyError: The product, CPU or NCCL version is unknown, or the words fit several products. The message lists

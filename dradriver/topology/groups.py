@@ -20,6 +20,8 @@ this order,
 6. the lowest GPU numbers.
 
 The first four criteria do not depend on the numbers of the GPUs.
+
+An NVLink domain is all GPUs that links or one switch fabric connect. A step of a ring is a pair of neighbours in it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Rings:
         1. the links that the least linked GPU has inside the set
         2. the links of the ring's weakest step
         3. all links inside
-        4. the negative distance over PCIe
+        4. the sum of the PCIe distances inside, as a negative number, so that near GPUs are better
         """
         for places in combinations(range(len(self.members)), size):
             weakest = self.weakest(places)

@@ -2,6 +2,9 @@
 
 It does not depend on the vendor: ``links`` counts direct GPU-to-GPU links of any kind (NVLink, xGMI, HCCS). All
 bandwidths are GB/s in one direction, as NCCL counts them (``topo.h``), not as data sheets add them up.
+
+A source is the place that a machine comes from: a real server, a profile, or the text of a tool, such as ``nvidia-smi
+topo -m`` (below: topo -m).
 """
 
 from __future__ import annotations
@@ -107,8 +110,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         mig: The MIG devices that exist on it; None with MIG mode off. In MIG mode it cannot be used as a whole.
         profiles: The MIG profiles that it supports, whether or not MIG mode is on; empty without MIG, or if the source
             does not give them.
-        vendor: Its vendor: the ``word`` of a ``Vendor``. Data from before there were other vendors lacks it.
-        driver_index: The number that the driver's own tools use now (NVML's index), if it differs from ``index``.
+        vendor: Its vendor: the ``word`` of a ``Vendor``. Old data lacks it, because old releases knew only NVIDIA's
+            GPUs.
+        driver_index: The number that the GPU driver's own tools use now (NVML's index), if it differs from ``index``.
         has_slot: False if it is not known in which slot of the machine the GPU is. Its ``index`` then only
             distinguishes it from other GPUs. Left out of the JSON if the slot is known.
     """
@@ -139,14 +143,16 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def label(self) -> str:
         """Return the name of a GPU for people, such as ``GPU3``.
 
-        The 3 is ``index``. If the driver's tools use another number now, the name contains that number, too.
+        The 3 is ``index``. The GPU driver's own tools, such as ``nvidia-smi``, can use another number, because the
+        driver numbers the remaining GPUs again after a GPU was lost. Then the name has that number, too: ``GPU3 (driver
+        index 2)``.
         """
         is_other = self.current_driver_index != self.index
         return f"GPU{self.index} (driver index {self.current_driver_index})" if is_other else f"GPU{self.index}"
 
     @property
     def current_driver_index(self) -> int:
-        """Return the number that tools such as ``nvidia-smi`` use for the GPU now."""
+        """Return the number that the GPU driver's tools, such as ``nvidia-smi``, use for the GPU now."""
         return self.index if self.driver_index is msgspec.UNSET else self.driver_index
 
     @property
@@ -287,7 +293,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         link_gbps: Bandwidth of one link, one direction, as NCCL or RCCL counts it (V100 20, H100 20.6, MI300X 48); 0
             without links, and for links whose bandwidth is not published (HCCS).
         socket_gbps: Bandwidth between CPU sockets (Intel Broadwell 6, Skylake 10, Sapphire Rapids 22, AMD 16).
-        socket_gbps_or: Another possible value, if the source does not name the CPUs (topo -m); 0 if it does.
+        socket_gbps_or: A second possible value of ``socket_gbps``, if the source does not name the CPUs (topo -m); 0 if
+            it does.
         driver_version: The GPU driver's version; empty if it is not known.
         cuda_version: Newest CUDA version that the driver supports, ``13.0``; empty if it is not known.
         nccl_version: The NCCL version that jobs bring, ``2.23`` or ``2.23.4``; empty for the newest one. Predictions

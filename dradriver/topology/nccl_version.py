@@ -1,4 +1,4 @@
-"""The release of NCCL that runs on a machine.
+"""The release of NCCL in the containers that run on a machine.
 
 Predictions of bandwidth depend on it (``docs/internals/busbw.md``).
 """

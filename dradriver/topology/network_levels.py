@@ -3,6 +3,9 @@
 Kubernetes has no standard labels for network levels (KEP-4962 is closed). So this module has a family of label keys for
 each source of labels. An administrator can configure the keys of other labels, nearest level first. Sources: the
 documents of topograph, AWS, Google Cloud, OCI; for CoreWeave issues and charts.
+
+A family is the label keys of one source, nearest level first. A domain is one part of the network at a level, such as a
+rack.
 """
 
 from __future__ import annotations
@@ -104,8 +107,8 @@ class Location(msgspec.Struct, frozen=True):
 def location(*, zone: str = "", spine: str = "", leaf: str = "", fabric: str = "", gbps: float = 0.0) -> Location:
     """Return the location of a server in a network with the usual levels, ``LEVELS``.
 
-    A name that is not known is empty. A domain is one part of the network, such as a leaf, and is named with the wider
-    ones around it: zone and spine. So racks of two zones may both be called ``rack1``.
+    A name that is not known is empty. A domain, such as a leaf, is named together with the wider domains around it:
+    zone and spine. So racks of two zones may both be called ``rack1``.
 
     Args:
         zone: Zone or site.
@@ -136,7 +139,8 @@ class Levels(msgspec.Struct, frozen=True):
 
         A domain is nested in the outer domains: leaves of the same name under two spines are two domains. If the node
         lacks the label of a level, it is in no domain of that level. Worked example, with levels leaf, spine and zone:
-        the labels ``leaf: l1`` and ``zone: z`` give ``(("z", "", "l1"), None, ("z",))``.
+        the labels ``leaf: l1`` and ``zone: z`` give ``(("z", "", "l1"), None, ("z",))``. The first entry is the leaf
+        with its outer domains, without a spine. The second entry is None because the spine is unknown.
 
         Args:
             labels: The node's labels.

@@ -2,6 +2,9 @@
 
 A machine has one vendor, and so has a pod. ``dradriver/node/vendors`` has the code that reads and prepares a vendor's
 GPUs.
+
+A matrix is the table of links and paths that a vendor's tool prints, such as ``nvidia-smi topo -m``. A cell is one
+entry of it.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
         kinds: Kinds of links that the matrix shows by a name without a number; ``LinkKind.links`` ranks their
             bandwidths.
         library: The collective library that its jobs bring.
-        predicted: Whether the all-reduce bandwidth of sets of GPUs can be predicted. The driver has a model of NCCL
-            only. RCCL and HCCL search in other ways, and a figure for them would be invented.
+        predicted: Whether the all-reduce bandwidth of sets of GPUs can be predicted. This DRA driver has a model of
+            NCCL only. RCCL and HCCL search in other ways, and a figure for them would be invented.
         rated: Whether the bandwidth of one link is published.
         device_class: The DeviceClass by which pods request its whole GPUs.
         resources: Extended resources by which pods request its whole GPUs as limits, and which its device plugins

@@ -1,4 +1,7 @@
-"""Draws bars as an SVG picture: panels one below the other, each scaled to its largest bar. ``svg`` calls it."""
+"""Draws bars as an SVG picture: panels one below the other, each scaled to its largest bar. ``svg`` calls it.
+
+A panel is a group of bars with a common scale.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Renders a document as one HTML page that is also valid XML.
 
 It contains its pictures and loads nothing from elsewhere.
+
+A document has titled sections with blocks, such as tables and pictures (``document``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Draws a link matrix as an SVG picture. ``svg`` calls it.
 
-A cell's colour shows the link. Devices of a group are side by side, with a bar and a frame for the group. Marks show
-which pods use a device.
+A cell's colour shows the link. Devices of a group are side by side, with a bar and a frame for the group. A mark is a
+short text next to a row of the picture, for example the pod that uses the device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Renders a document's pictures as SVG: one SVG document with all of them, or one picture for an HTML page."""
+"""Renders a document's pictures as SVG: one SVG document with all of them, or one picture for an HTML page.
+
+A mark is a short text next to a row of a matrix, such as a pod's name. A tone is the meaning of a text, such as free or
+blocked, which selects its colour.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Draws a machine in which one switch joins all GPUs. ``matrix`` calls it.
 
 A matrix would show the same link in every cell.
+
+A mark is a short text about a device, such as the pod that uses it.
 """
 
 from __future__ import annotations

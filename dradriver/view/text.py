@@ -1,4 +1,7 @@
-"""Renders a document as text, in colours on a terminal. Only this module aligns columns."""
+"""Renders a document as text, in colours on a terminal. Only this module aligns columns.
+
+A document has sections with blocks, such as tables and notes (``document``).
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 The policies file and other files with a schema are read with it. Every scalar is read as text, and then converted to
 its field's type. So ``0000:06:00.0`` and ``7.0`` need no quotes. An unknown field, a duplicate key, and a value that
 contains itself through an alias are refused, with the line.
+
+A place is the path of a value in the text, such as ``$.gpus[1].numa``. A form (``Form``) has the rules that one kind of
+text must follow.
 """
 
 from __future__ import annotations
@@ -121,7 +124,7 @@ def read(text: str, form: Form, *, source: str) -> Text:
 
     Args:
         text: YAML.
-        form: The general form of the text.
+        form: The rules for this kind of text, for example which keys are allowed.
         source: The file's name, for messages.
 
     Raises:

@@ -1,6 +1,9 @@
 """Reads an allocated claim: the request and configuration of each result, and the controller's choice of GPUs.
 
 The choice includes a ring: the order of the GPUs in which NCCL passes data best from each GPU to the next.
+
+A result is one entry of the claim's allocation: one device that the scheduler allocated for one request. A fraction is
+a part of a GPU: a MIG instance or a share.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Each claim has one spec file. The names in it contain the claim's uid and are ne
 specs. The spec has the lowest CDI version that supports ``hostPath`` and names that start with a digit. Older runtimes
 refuse versions that they do not know. Environment variables belong to a device of the spec. If they belonged to the
 whole spec, every container of the claim would get them. Source: CDI SPEC.md.
+
+Container edits are what a device adds to a container: device nodes, mounts and variables.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def device_ids(claim: PreparedClaim, device: PreparedDevice) -> list[str]:
 
 
 def spec(claim: PreparedClaim) -> dict[str, Any]:
-    """Return the CDI spec of a claim, without devices that have no edits, because runtimes refuse such devices.
+    """Return the CDI spec of a claim, without devices that have no container edits.
+
+    A runtime refuses a device without edits.
 
     The first device of a request carries the edits of the whole request. The runtime joins the edits of all devices of
     a container. So exactly the containers that use the request get these edits.

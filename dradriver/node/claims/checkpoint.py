@@ -1,7 +1,11 @@
-"""The checkpoint: on disk, the answers that the kubelet got for prepared claims, with one entry for each claim.
+"""The checkpoint: the prepared claims on disk, with one entry for each claim.
 
-``Ledgers`` reads and writes it. An entry contains everything that the claim's CDI spec contains. So the agent can write
-the spec again without the API server, and before the kubelet asks for it.
+``Ledgers`` reads and writes it. An entry has the answer that the kubelet got for the claim, and everything that the
+claim's CDI spec contains. So the agent can write the spec again without the API server, and before the kubelet asks for
+it.
+
+The hardware journal is another record on disk: the MIG instances and shares that the agent made for claims. A fraction
+is a MIG instance or a share. Container edits are what a device adds to a container: device nodes, mounts and variables.
 """
 
 from __future__ import annotations
@@ -24,13 +28,13 @@ _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One prepared device of a claim.
 
-    The hardware journal has an entry for each MIG instance or share that the agent made. ``wanted``, ``done`` and
-    ``driver`` are copies from this entry. If the journal's entry is damaged, the agent writes it again from these
-    copies.
+    The hardware journal has an entry for each MIG instance or share that the agent made. The attributes ``wanted``,
+    ``done`` and ``driver`` are copies from this entry. If the journal's entry is damaged, the agent writes it again
+    from these copies.
 
     Attributes:
         request: The request that the device was allocated for, without its subrequest.
-        pool: The pool's name.
+        pool: The name of the device's pool in its ResourceSlice.
         device: The device's name.
         uuid: The uuid of the GPU.
         edits: The container edits of the device. The first device of a request also has the edits that the request
@@ -116,7 +120,7 @@ def _read(text: bytes) -> PreparedClaim:
 
 
 def _typed(device: PreparedDevice) -> PreparedDevice:
-    """Return a device with ``wanted`` and ``done`` as typed records, not as plain JSON data.
+    """Return a device whose attributes ``wanted`` and ``done`` are typed records, not plain JSON data.
 
     The type depends on the kind of device. The first agents stored neither field, so both can be missing.
     """

@@ -1,10 +1,13 @@
 """Changes the hardware for a claim: makes the MIG instances and shares that its devices need, and undoes them.
 
-The agent writes an intent before each change and the result after it. During a change it does not hold the node's lock,
-which calls for other claims need. A change of a GPU takes seconds, and a broken GPU may never answer.
+The agent records each change in the hardware journal, a folder on disk: before the change as an intent, after it with
+the result. During a change the agent does not hold the node's lock, which calls for other claims need. The node's lock
+protects the ledgers: the hardware journal, the checkpoint (the prepared claims on disk) and the files of claims. A
+change of a GPU takes seconds, and a broken GPU may never answer.
 
 The lock of the hardware is a second lock. It keeps two instances of the agent from changing hardware at the same time.
-The agent holds it until the driver has answered or the agent's process has ended, even if no caller waits any more.
+The agent holds it until the GPUs' kernel driver (below: the driver) has answered or the agent's process has ended, even
+if no caller waits any more.
 
 If a caller stops waiting, the work continues to its end and keeps the claim's lock. The next call, in either instance
 of the agent, finds the result.
@@ -92,8 +95,8 @@ class Making:
     async def clean(self) -> dict[str, str]:
         """Undo hardware changes of claims that are not prepared; return failures by GPU uuid.
 
-        A failure is the reason as text. Two cases leave such changes: an agent was killed, or the hardware refused to
-        undo the change when the claim was unprepared.
+        A failure is a text that says why a change could not be undone. Changes of this kind are left in two cases: an
+        agent was killed, or the hardware refused to undo the change when the claim was unprepared.
         """
         left: list[Made] = []
         try:
@@ -144,13 +147,15 @@ class Making:
         return await self._shielded(uid, lambda: self._look(uid))
 
     async def rest(self, gpus: Sequence[str]) -> dict[str, str]:
-        """Restore the normal state of GPUs without devices, for example end MIG mode.
+        """Restore the normal state of GPUs without MIG instances and shares, for example end MIG mode.
 
         Args:
-            gpus: Uuids of GPUs. GPUs with an entry in the hardware journal are skipped, because they may have devices.
+            gpus: Uuids of GPUs. GPUs with an entry in the hardware journal are skipped, because they may have instances
+                or shares.
 
         Returns:
-            By GPU uuid: why the normal state could not be restored. GPUs that need nothing, or succeeded, are left out.
+            By GPU uuid: why the normal state could not be restored. GPUs that are in their normal state now are left
+                out.
 
         Raises:
             DriverError: Another instance of the agent is changing hardware.
@@ -177,8 +182,8 @@ class Making:
     async def _alone(self) -> AsyncIterator[None]:
         """Hold the lock of the hardware during an ``async with`` body.
 
-        If the driver has not answered a call of the body yet, the lock stays until it has. So other instances of the
-        agent cannot change hardware while a call hangs.
+        If the driver has not answered a call of the body yet, the lock is held until the driver has answered. So other
+        instances of the agent cannot change hardware while a call hangs.
         """
         try:
             descriptor = await take(self._hardware, patience_s=_PATIENCE_S)
@@ -289,7 +294,7 @@ class Making:
             return bool(gone)
 
     async def _rest(self, gpus: Sequence[str]) -> dict[str, str]:
-        """Restore the normal state of GPUs without devices, for example end MIG mode.
+        """Restore the normal state of GPUs without MIG instances and shares, for example end MIG mode.
 
         GPUs with an entry in the hardware journal are skipped. If the driver does not answer for one GPU, this method
         does not ask the driver about the remaining GPUs. The result says, by GPU uuid, why the normal state could not

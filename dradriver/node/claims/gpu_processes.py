@@ -1,8 +1,8 @@
 """Refuses to give a GPU to a claim while other processes are on the GPU; ``prepare`` calls it.
 
-A process that hangs in the driver keeps memory and engines of the GPU. In most cases the claim then keeps the GPU: the
-kubelet unprepares a claim only after the claim's containers have ended, and a container with a hanging process has not
-ended. But the kubelet does not see the following processes, and unprepares the claim although they still run:
+A process that hangs in the GPU driver keeps memory and engines of the GPU. In most cases the claim then keeps the GPU:
+the kubelet unprepares a claim only after the claim's containers have ended, and a container with a hanging process has
+not ended. But the kubelet does not see the following processes, and unprepares the claim although they still run:
 
 * a process that left its container's control group, or whose container the runtime forgot
 * a process of a user at a terminal
@@ -43,9 +43,10 @@ _MOST_PIDS: Final = 8
 
 
 def asked_of(discovery: Discovery) -> Processes:
-    """Return a function that lists the processes on GPUs as ``discovery`` reports them.
+    """Return a function that lists the processes on GPUs.
 
-    If ``discovery`` is slow because the GPU driver can hang, the function calls it in a thread with a time limit.
+    ``discovery`` is the code that reads this node's GPUs. If it is slow because the GPU driver can hang, the function
+    calls it in a thread with a time limit.
     """
     thread = Thread("processes")
 
@@ -69,9 +70,9 @@ async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: A
 async def raise_if_occupied(processes: Processes, planned: Plan, ledgers: Ledgers, lock: Path, *, until: float) -> None:
     """Raise an error if processes are on GPUs that must be free for a planned claim.
 
-    A GPU must be free if the claim gets it whole, or gets its first share. If the driver refuses to list processes, no
-    error is raised, because the driver may never list them. If the driver does not answer, the claim waits, because a
-    container would hang in the driver, too.
+    A GPU must be free if the claim gets it whole, or gets the first share that is used on it. If the driver refuses to
+    list processes, no error is raised, because the driver may never list them. If the driver does not answer, the claim
+    waits, because a container would hang in the driver, too.
 
     Args:
         processes: Returns the processes that are on GPUs.
@@ -109,7 +110,8 @@ async def raise_if_occupied(processes: Processes, planned: Plan, ledgers: Ledger
 def _gpus_without_user(planned: Plan, held: Collection[str]) -> list[str]:
     """Return the uuids of the GPUs that must have no process before a planned claim is prepared.
 
-    Each uuid occurs once. A GPU must have no process if the claim gets it whole, or gets its first share.
+    Each uuid occurs once. A GPU must have no process if the claim gets it whole, or gets the first share that is used
+    on it.
 
     Args:
         planned: The claim that will be prepared.

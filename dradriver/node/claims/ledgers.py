@@ -1,5 +1,8 @@
 """All records and files of the agent about claims, together called the ledgers.
 
+The ledgers are the checkpoint (the prepared claims), the hardware journal (the MIG instances and shares that the agent
+made), the claims' CDI specs, and the files that the specs mount into containers.
+
 A change has several steps, and the agent may be killed between any two. ``recover`` then repairs the files. The order
 of the steps is fixed:
 
@@ -137,7 +140,7 @@ class Ledgers:
     def show(self, claim: PreparedClaim) -> Entry[PreparedClaim]:
         """Write a prepared claim's CDI spec, and mark its checkpoint entry as used now.
 
-        A removed spec stays removed while a GPU or MIG instance of the claim is missing (``_write_spec``).
+        A removed spec stays removed while a GPU or MIG instance of the claim is missing.
 
         Returns:
             The entry with its new stamp, which identifies this state of the entry's file. Code that knows the old stamp
@@ -171,8 +174,9 @@ class Ledgers:
         """Return a device's entry in the hardware journal, rebuilt from its claim's checkpoint entry.
 
         The hardware journal calls this function if it cannot read its own entry. The result is None if the checkpoint
-        entry does not describe the device, or if the device was made in another boot. A claim without a CDI spec may
-        have been interrupted while its devices were undone. Then the rebuilt entry says that the device must be undone.
+        entry does not describe the device, or if the device was made in another boot. If the claim has no CDI spec, an
+        agent may have been killed while it undid the claim's devices. Then the rebuilt entry says that the device must
+        be undone.
 
         Args:
             key: Key of the journal entry: the claim's uid, a dot, and the device's number.

@@ -3,7 +3,8 @@
 There is one file for each request, at the path and in the format of the protocol
 (kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation, "Device metadata"). Readers find the
 version in ``apiVersion``. The file has the attributes of each device as in the node's slice. It also says how well the
-chosen GPUs are linked: the level (the weakest kind of link between them), bandwidths and a score.
+chosen GPUs are linked: the level (the weakest kind of link between them), bandwidths and a score (0 to 100, compared
+with the best GPUs of the machine if all were free).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
 
 class Described(NamedTuple):
-    """A device of a request and its attributes, as in its slice.
+    """A device of a request and its attributes, as in its ResourceSlice.
 
     Some attributes of a MIG instance or share are known only after it was made.
     """

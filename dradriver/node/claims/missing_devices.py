@@ -3,6 +3,9 @@
 Another program can remove a MIG instance and make a new one at the same place. The new instance may have the same uuid
 but another number. Another instance may then have the device nodes of the old number. The same can happen to a missing
 GPU: while the driver stays loaded, another GPU may get its device nodes.
+
+A reading is the machine as the agent found it the last time that it looked. The functions get it as the argument
+``machine``, which is None before the first reading.
 """
 
 from __future__ import annotations

@@ -2,10 +2,13 @@
 
 A wrong file can make NCCL slower. So the mode ``auto`` writes a file only under two conditions:
 
-* ``topology.nccl.file_needed`` finds that NCCL would see a flat PCI tree.
+* ``topology.nccl.file_needed`` finds that NCCL would see a flat PCI tree, in which all devices seem equally far apart.
 * The physical server below the virtual machine is known. Without the server the file would be flat, too.
 
 The mode ``near-nics`` does the same as ``auto``, and also names the network cards near the container's GPUs.
+
+A tuning profile is a set of NCCL variables for a kind of machine (``topology.nccl.tuning``). The policies file can name
+one.
 """
 
 from __future__ import annotations

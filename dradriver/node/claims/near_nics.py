@@ -1,7 +1,7 @@
 """Finds the network cards nearest to a container's GPUs, for NCCL's variable ``NCCL_IB_HCA``.
 
 Several pods of a machine may see all its RDMA devices (host network, ``rdma/…`` of a shared device plugin). With the
-variable each pod uses only the cards nearest to its own GPUs. The driver never sets the GID index
+variable each pod uses only the cards nearest to its own GPUs. This DRA driver never sets the GID index
 (``NCCL_IB_GID_INDEX``), because its value depends on the card and the network namespace.
 """
 

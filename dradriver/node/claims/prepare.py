@@ -2,11 +2,14 @@
 
 Two locks exclude other calls in this agent and in other instances of the agent on the node:
 
-* The node's lock protects the ledgers (checkpoint, hardware journal, CDI specs, mounted files). The code never awaits
-  in the middle of a change of the ledgers. So if the kubelet cancels its call after 45 s, a change either has not begun
-  or is complete. Changes of hardware happen between two changes of the ledgers, see ``claim_hardware``.
+* The node's lock protects the ledgers. The code never awaits in the middle of a change of the ledgers. So if the
+  kubelet cancels its call after 45 s, a change either has not begun or is complete. Changes of hardware happen between
+  two changes of the ledgers, see ``claim_hardware``.
 * The claim's lock is held for the whole call, so that two calls for one claim never overlap. What a call has read about
   the claim stays true until the call ends. If a cancelled call left work running, the next call waits for its end.
+
+The ledgers are the agent's records of claims on disk. The checkpoint has the prepared claims, with the answers that the
+kubelet got. The hardware journal has the MIG instances and shares that the agent made.
 """
 
 from __future__ import annotations
@@ -158,7 +161,8 @@ class Preparer:
     def doubt(self, uid: str) -> None:
         """Make the next prepare call compare a prepared claim with the API server.
 
-        Without this, the call may take its answer from the checkpoint alone, although the claim was allocated again.
+        Without this, the call may take its answer from the checkpoint alone, although the claim has been allocated to
+        other devices since.
         """
         self._confirmed.pop(uid, None)
 
@@ -302,7 +306,7 @@ class Preparer:
     async def rest(self) -> dict[str, str]:
         """End MIG mode on GPUs that are published whole and have no MIG instances.
 
-        The result says, by GPU uuid, why MIG mode could not be ended. It has no other GPUs.
+        The result says, by GPU uuid, why MIG mode could not be ended. GPUs without a failure are left out.
 
         Raises:
             DriverError: Another instance of the agent is changing hardware.
@@ -315,11 +319,12 @@ class Preparer:
     async def rebuild(self) -> set[str]:
         """Rebuild the checkpoint entries of a newer agent, so that this agent can read them.
 
-        This is needed after a rollback of the driver.
+        This is needed after a rollback of this DRA driver: a newer release may have written entries in a form that this
+        release does not know.
 
         Returns:
-            The uids of claims that do not exist any more. These are claims with entries of a newer agent or with
-            damaged entries, which are not rebuilt.
+            The uids of claims whose entries this agent cannot read, and which do not exist in the API any more. Their
+            entries are not rebuilt.
 
         Raises:
             DriverError: Another instance of the agent does not release the lock.

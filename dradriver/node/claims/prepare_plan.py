@@ -1,4 +1,8 @@
-"""Makes the plan to prepare an allocated claim on this machine: a pure function, called by ``prepare``."""
+"""Makes the plan to prepare an allocated claim on this machine: a pure function, called by ``prepare``.
+
+A result is one entry of the claim's allocation: one device that was allocated for one request. Container edits are what
+a device adds to a container: device nodes, mounts and variables. A fraction is a MIG instance or a share.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +88,8 @@ def plan(
 ) -> Plan:
     """Return the plan to prepare an allocated claim on this machine.
 
-    The plan's devices are in the order of the allocation. Results of other drivers are ignored. If the claim has no
-    result of this driver, the plan has no devices.
+    The plan's devices are in the order of the allocation. Results for devices of other DRA drivers are ignored. If the
+    claim has no result of this driver, the plan has no devices.
 
     Args:
         claim: The claim as the API server has it.

@@ -1,7 +1,8 @@
 """Metric series that name the pod and container of each prepared GPU, for monitoring tools that know only uuids.
 
 The pods are those in the claim's ``reservedFor``. The containers are known only for claims that the controller created:
-it names each request after its container, and its choice says how many fractions each container has.
+the controller names each request after its container. It also stores in the claim how many fractions (MIG slices or
+shares) each container has.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ def rows(claim: ResourceClaim, prepared: PreparedClaim, *, node: str) -> Iterato
 
 
 def _containers(claim: ResourceClaim) -> dict[str, str]:
-    """Return the container of each request of a claim; empty if the controller did not create the claim.
+    """Return the name of the container that each request of a claim is for, by the request's name.
 
-    If a container has several fractions, its requests are numbered, and only the first 58 characters of the container's
-    name are known.
+    The result is empty if the controller did not create the claim. If a container has several fractions, its requests
+    are numbered, and only the first 58 characters of the container's name are known.
     """
     try:
         choice = claim_builder.read_choice(claim)

@@ -3,6 +3,9 @@
 The pods of these claims run. The CDI spec has what the containers got, and the API has the claim's allocation. From
 both, this agent makes an entry that it can read. From the newer agent's file it reads only the claim's identity. The
 API server decides whether that claim exists.
+
+An entry is a claim's file in the checkpoint, the record of prepared claims on disk. Container edits are what a device
+adds to a container. A result is one device of the claim's allocation.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class Reconciler:
     * The claim looked unused in two passes in a row, and was not prepared again in between.
     * No process is left on its GPUs. A process of a pod that was deleted by force may hang in the driver for ever.
 
-    The reconciler also keeps some GPUs without a claim from new pods: a GPU with a process on it, and a GPU with a
-    device that was made for a claim that does not exist any more.
+    The reconciler also keeps new pods off some GPUs that no claim has: a GPU with a process on it, and a GPU with a MIG
+    instance or share of a claim that does not exist any more.
 
     Attributes:
         held: An ``event.Event`` that occurs after every pass. Its argument says why certain GPUs should get no new pod,

@@ -5,6 +5,8 @@ the whole list would drop. So the agent needs rights only on this driver's entri
 
 A failed write is tried a few times, and again when the claim is next compared with the API. Each claim has its own
 writer, so a write that fails or hangs does not delay the writes for other claims.
+
+A fraction is a MIG instance or a share.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ class Statuses:
             self.put(claim, prepared)
 
     def _unsaid(self, claim: ResourceClaim, prepared: PreparedClaim) -> bool:
-        """Return whether the idle time in a claim's status must be written.
+        """Return whether a claim's idle time must be written into its status.
 
         There are two reasons to write it: the status has another idle time than the agent knows, or an annotation of
         the controller on the claim requests it.

@@ -1,6 +1,10 @@
 """The interface of the calls that change GPUs.
 
 Only the code for devices may make these calls, so that no other code can disturb a GPU in use.
+
+Words such as ``IN_USE`` name the ``code`` of a ``HardwareError``. The codes are NVML's return values. A MIG instance
+consists of a GPU instance (a part of the GPU's memory and engines) and a compute instance in it, which runs the
+programs.
 """
 
 from __future__ import annotations
@@ -97,7 +101,7 @@ class Control(Protocol):
     def processes(self, gpu: str, instance: int, compute: int) -> int:
         """Return how many processes compute on the MIG device of a compute instance.
 
-        The agent asks this before it destroys the compute instance, the part of a MIG instance that runs programs.
+        The agent asks this before it destroys the compute instance.
         """
 
     def compute_mode(self, gpu: str) -> int:

@@ -1,4 +1,8 @@
-"""The interface that whole GPUs, MIG instances and shares implement, so that ``device_manager`` treats them alike."""
+"""The interface that whole GPUs, MIG instances and shares implement, so that ``device_manager`` treats them alike.
+
+The hardware journal is the record on disk of the devices that the agent makes on the hardware. Container edits are what
+a container gets for a device: device nodes, mounts and variables.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +165,7 @@ class MadeKind(Kind, Protocol[A, W, D]):
         """
 
     def rest(self, control: Control, gpu: str) -> None:
-        """Restore the normal state of a GPU without devices, for example end MIG mode.
+        """Restore the normal state of a GPU without MIG instances and shares, for example end MIG mode.
 
         If the GPU is in its normal state already, that is no error.
 

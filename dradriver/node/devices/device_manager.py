@@ -1,4 +1,8 @@
-"""Makes devices and undoes them, in the one thread that changes hardware."""
+"""Makes devices and undoes them, in the one thread that changes hardware.
+
+A device is a whole GPU, a MIG instance or a share; each of these is one kind of device. The hardware journal is the
+record on disk of the devices that were made. The driver is the GPUs' kernel driver.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +192,7 @@ class DeviceManager:
         return await self._answer(lambda: kind.there(control, made), made.device)
 
     async def rest(self, gpu: str) -> None:
-        """Restore the normal state of a GPU without devices, for example end MIG mode.
+        """Restore the normal state of a GPU without MIG instances and shares, for example end MIG mode.
 
         The GPU must have no entry in the hardware journal.
 

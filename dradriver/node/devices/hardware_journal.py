@@ -42,7 +42,7 @@ class Change(msgspec.Struct, Generic[W, D], frozen=True, kw_only=True, omit_defa
         device: The device's name, as it was allocated.
         uuid: The uuid of the GPU that is changed.
         share_id: Distinguishes claims that share one device; None if only one claim at a time can have the device.
-        wanted: The intent with all choices made: what the kind needs to know to make the device, and to find it.
+        wanted: The intent with all choices made: what the agent needs to know to make the device, and to find it later.
         done: The kind's record of the device that was made; None before it is made, and when it has to be undone.
         was: For a device that has to be undone, the last value of ``done``. For a device that is being made, what is
             known about it so far. None if unknown. Old agents do not read this field; they undo what they find by

@@ -65,9 +65,9 @@ class MpsShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The MPS share of a GPU to make.
 
     Attributes:
-        memory_mib: The share's own memory limit in MiB; None if all shares are equal.
-        thread_percentage: The share's own limit of threads, 1 to 100; None if all shares are equal.
-        equal: The limits of every share of the GPU; None if each share has its own.
+        memory_mib: The share's own memory limit in MiB; None if all shares have the limits ``equal``.
+        thread_percentage: The share's own limit of threads, 1 to 100; None if all shares have the limits ``equal``.
+        equal: The limits that all shares of the GPU have; None if each share has limits of its own.
         mode: The compute mode that the GPU had before its first share; None in entries of old agents.
         shm_mib: The size in MiB of the ``/dev/shm`` that all shares of the GPU use; None for the default.
     """

@@ -4,6 +4,8 @@ A network interface always belongs to one network namespace. In RDMA's exclusive
 while a pod has a card, the host's /sys/class does not show it, but the card's PCI function stays visible. Without this
 record, the published machine would lose a card when a pod starts and get it back when the pod ends. A card with a link
 that is down has no rate, so the best rate that was seen is used.
+
+A scalable function is a part of a network card that has no PCI function of its own.
 """
 
 from __future__ import annotations

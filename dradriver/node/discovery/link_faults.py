@@ -1,4 +1,7 @@
-"""Faults of links: links that a GPU should have and does not have, and links that cannot be used."""
+"""Faults of links: links that a GPU should have and does not have, and links that cannot be used.
+
+A GPU has peer access to another GPU if it can read and write the other GPU's memory directly.
+"""
 
 from __future__ import annotations
 

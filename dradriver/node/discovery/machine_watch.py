@@ -1,4 +1,8 @@
-"""Reads the machine at an interval, because GPUs can get lost and come back; the agent runs it."""
+"""Reads the machine at an interval, because GPUs can get lost and come back; the agent runs it.
+
+A reading is the machine as the agent found it at one time. The driver is the GPUs' kernel driver. A reading is stale if
+the driver was loaded again since, because the numbers of device nodes may have changed.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 NCCL makes the same choice: it uses sockets only if there is no verbs device. So the driver never counts the server's
 management port as the nearest NIC of a GPU.
+
+A card can be divided: a virtual function has a PCI function of its own, a scalable function has none. A bond is one
+interface that sends through several cards.
 """
 
 from __future__ import annotations

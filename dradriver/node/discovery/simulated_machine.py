@@ -1,4 +1,7 @@
-"""A simulated machine from a profile, in place of a real one; everything except CUDA works with it."""
+"""A simulated machine from a profile, in place of a real one; everything except CUDA works with it.
+
+A profile is a description of a machine in a YAML file (``topology/profiles``).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The faults of GPUs that are in force.
 
-A fault comes into force when it was seen for long enough, and is over when it was gone for long enough.
+A fault comes into force when it was seen for long enough, and is over when it was gone for long enough. While it is in
+force, the agent reports it: as a taint of the GPU, in Events or in metrics.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Record:
     Sources are, for example, the readings of the GPUs and the kernel's log.
 
     A fault in force keeps its text and its time, even if later reports differ. Otherwise a number in the text that
-    changes would cause a new write of the slice. If a fault comes again within an hour, it must be gone for four times
-    as long as the last time before it is over.
+    changes would cause a new write of the slice. A fault that comes again within an hour ends later: it must be gone
+    for four times as long as was needed the last time.
 
     Attributes:
         changed: An ``event.Event`` that occurs when a fault came into force or is over.

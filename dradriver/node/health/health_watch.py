@@ -1,4 +1,8 @@
-"""Combines the faults from readings and from the kernel's log into the GPUs' health."""
+"""Combines the faults from readings and from the kernel's log into the GPUs' health.
+
+A reading is the machine as the agent found it at one time. ``Record`` (``faults_in_force``) collects the faults from
+all sources.
+"""
 
 from __future__ import annotations
 
@@ -218,8 +222,8 @@ class HealthWatch:
     def _tell(self, source: str, faults: Faults) -> None:
         """Report a source's faults to the record; mark the other GPU of each package, too.
 
-        A package has two GPUs, which are reset together. So a fault that keeps pods off one GPU keeps them off the
-        other GPU, too.
+        A package, such as AMD's MI250, has two GPUs, which are reset together. So a fault that keeps pods off one GPU
+        keeps them off the other GPU, too.
         """
         self._record.tell(source, faults)
         self._own[source] = faults

@@ -1,6 +1,8 @@
 """Events on the Node about unhealthy GPUs.
 
 A free GPU is used by no pod, so only the Node can carry its Event.
+
+A fault is in force after it was seen for long enough (``faults_in_force``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Events on the pods that use a GPU with a fault: the fault and the repair."""
+"""Events on the pods that use a GPU with a fault: the fault and the repair.
+
+A fault is in force after it was seen for long enough (``faults_in_force``). A prepared claim is a claim whose devices
+the agent has made ready for pods.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 The kubelet does not tell a plugin that it is not registered any more. So the agent watches its socket files. If they
 disappear, for example because the kubelet's folders were wiped, the agent creates the sockets again.
+
+Each socket has a gRPC server. With the server for registration the kubelet finds the plugin. On the DRA server it calls
+prepare and unprepare.
 """
 
 from __future__ import annotations
@@ -117,9 +120,9 @@ class Plugin:
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
-        """Serve the kubelet: start DRA before registration, and stop in the opposite order.
+        """Serve the kubelet: start the DRA server, then the server for registration; stop in the opposite order.
 
-        At the start, DRA comes first because the kubelet calls it as soon as the plugin is registered.
+        The DRA server starts first because the kubelet calls it as soon as the plugin is registered.
 
         At the end, the agent first waits for running calls. When the registration socket disappears, the kubelet closes
         its connections within a second, even during a call. The pod of an interrupted prepare call then waits for more

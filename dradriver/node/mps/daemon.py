@@ -229,7 +229,7 @@ class Daemon:
         return True
 
     def _servers(self) -> list[_Process]:
-        """Return the daemon's child processes, even if their environment does not name this GPU."""
+        """Return the MPS servers: the daemon's child processes, even if their environment does not name this GPU."""
         known = self._known if self.alive() else None
         return [] if known is None else [one for one in _processes() if one.parent == known.pid]
 

@@ -8,7 +8,7 @@
 4. It executes the program WORD….
 
 So the program opens the same short paths on every host, because the length of a socket's name is limited. And the
-program finds the driver's libraries, which fit it.
+program finds the libraries of the GPU driver, which it needs in the same version.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Each GPU is checked in its own thread: its driver may hang, and that must not affect clients of other GPUs. As long as a
 daemon may run, the agent finds an answer for its GPU that is not too old. The supervisor removes the answer only after
 it saw that the daemon has ended.
+
+The agent requests a daemon by a file in a GPU's folder, and the supervisor answers by another file there
+(``mps_files``). The limits of a daemon are the memory and threads that each of its clients may use.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def of_host(
     about: Callable[[], Reference | None] = lambda: None,
     interval_s: float = INTERVAL_S,
 ) -> NicWatch:
-    """Return the watch over the NICs of a real host.
+    """Return a ``NicWatch`` that reads the network cards of a real host.
 
     Args:
         root: Folder that contains the host's /sys, and its /proc if that exists.
@@ -223,5 +223,5 @@ def of_host(
 
 
 def _ports(nics: Sequence[NicState]) -> list[tuple[At, ports.Port]]:
-    """Return the ports of all cards, without virtual and scalable functions."""
+    """Return each port of all cards with its card and number, without virtual and scalable functions."""
     return [(At(nic.name, port.number), port) for nic in nics if not nic.function for port in nic.ports]

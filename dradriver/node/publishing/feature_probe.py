@@ -16,8 +16,9 @@ logger = logging.getLogger(__name__)
 async def ask(client: Client, *, node: str, node_uid: str) -> SliceFeatures:
     """Return which optional fields of slices the API server keeps, by dry-run writes.
 
-    An API server without a feature drops the feature's fields without an error. The server stores nothing. If it calls
-    the slices invalid, the result is that it keeps none of the fields. This is the safe assumption, and it is logged.
+    An API server without a feature drops the feature's fields without an error. The server stores nothing. If the
+    server calls the slices invalid, the result says that it keeps none of the fields. This is the safe assumption, and
+    it is logged.
 
     Raises:
         ApiError: The server refuses this node's slices for another reason.

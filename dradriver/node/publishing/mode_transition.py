@@ -2,7 +2,8 @@
 
 The *mode* of a GPU says how it is published. The *form* is the part of the mode that must not change while a claim uses
 the GPU. A change of form at the wrong time would allocate parts of the GPU twice. For example, shares are not counted
-among MIG slices. And when an allocated device disappears from the slices, the scheduler treats its counters as free.
+among MIG slices. And when an allocated device disappears from the slices, the scheduler treats what the device used of
+the GPU as free.
 
 So a change of form has four steps:
 
@@ -13,6 +14,9 @@ So a change of form has four steps:
    for a volume or for the kubelet.
 
 Then the GPU changes. A new agent starts with the published modes, or with the remembered modes if nothing is published.
+
+A fraction is a MIG slice or a share. The fields of slices that the API server keeps (``SliceFeatures``) matter because
+an old server drops the taint.
 """
 
 from __future__ import annotations
@@ -333,13 +337,13 @@ def kept_off(found: Iterable[ResourceSlice], machine: Machine) -> set[str]:
 
 
 def _holds(gpu: Gpu, devices: Iterable[str]) -> bool:
-    """Return whether one of these device names is the GPU's or one of its fractions'."""
+    """Return whether one of these device names belongs to the GPU or to one of its fractions."""
     name = resource_slices.device_name(gpu.uuid)
     return any(device == name or device.startswith(f"{name}-") for device in devices)
 
 
 def listed(found: Iterable[ResourceSlice]) -> dict[str, list[str]]:
-    """Return the names of all fractions of GPUs that a node's slices list, by the GPU's uuid."""
+    """Return the device names of all fractions of GPUs in a node's slices, by the GPU's uuid."""
     names_of: dict[str, list[str]] = {}
     for piece in found:
         for device in piece.spec.devices:

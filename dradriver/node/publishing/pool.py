@@ -2,6 +2,9 @@
 
 A scheduler uses only the slices of the highest pool generation. Each slice says how many slices the pool has, and the
 scheduler waits until it sees all of them (resource/v1 types.go).
+
+A pool is all slices of one node and driver. The wanted slices describe the machine as it is now; the existing slices
+are in the API server.
 """
 
 from __future__ import annotations
@@ -71,8 +74,8 @@ def writes(
     Args:
         desired: The pool's slices, as ``api.slices.resource_slices.build`` makes them.
         current: This driver's slices of this node, as the API server has them.
-        least_generation: The lowest pool generation to write: the generation of the last write if the content is the
-            same, else one more. Schedulers may have seen that generation even if its slices were deleted since.
+        least_generation: The lowest pool generation to write. It is the generation of the last write if the content is
+            the same, else one more. Schedulers may have seen that generation even if its slices were deleted since.
         tolerated: By slice name: the paths of fields that the API server does not store as they are sent. A difference
             in these fields needs no write.
     """

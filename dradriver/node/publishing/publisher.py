@@ -6,6 +6,9 @@ kubelet then refuses.
 The kubelet deletes the slices in two cases: when the kubelet starts, before it registers plugins, and 30 s after the
 plugin disappeared. The agent watches the slices, so it sees this. The agent deletes no slices when it ends. So the
 slices do not change if the agent restarts within these 30 s.
+
+The mode of a GPU says how it is published: whole, shared or cut into MIG slices. A claim is prepared if the agent has
+made its devices ready for pods.
 """
 
 from __future__ import annotations
@@ -97,7 +100,7 @@ class Publisher:
 
     Attributes:
         published: Whether the slices were correct at the last check.
-        withheld: The reason why nothing is published on purpose; None if slices are published.
+        withheld: If the agent publishes nothing on purpose, the reason; None if slices are published.
     """
 
     def __init__(
@@ -225,8 +228,8 @@ class Publisher:
     def _look_again_s(self) -> float | None:
         """Return after how many seconds to check the slices again; None for never.
 
-        The check is needed while a GPU waits for another mode, a MIG instance is missing, or the API server lacks a
-        feature.
+        The check is needed while a GPU waits for another mode, a MIG instance is missing, or the API server does not
+        know a field of slices.
         """
         if self._modes.waiting or self._has_gone_instances:
             return LOOK_S

@@ -2,7 +2,8 @@
 
 An agent that starts while nothing is published reads the file. The kubelet deletes a node's slices when it starts, and
 30 s after the agent disappeared. Then only this file knows the modes. Without it, a GPU that waits for a change of its
-mode would change at once. And claims that survive a reboot would get a device of another mode.
+mode would change at once. And a claim that survives a reboot could get another device, for example a whole GPU for a
+share.
 """
 
 from __future__ import annotations

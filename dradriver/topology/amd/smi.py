@@ -2,8 +2,8 @@
 
 Both commands print one matrix for each property, below a title. ``amd-smi`` prints titles such as ``WEIGHT TABLE:``,
 and names GPUs by their bus ids. ``rocm-smi`` prints ``==== Weight between two GPUs ====`` and names such as ``GPU0``.
-JSON has the same matrices (``smi_json``). This module reads link type, weight and, from ``amd-smi``, bandwidth; it
-skips other matrices.
+JSON has the same matrices (``smi_json``). This module reads the link type, the weight (the driver's measure of
+distance) and, from ``amd-smi``, the bandwidth. It skips other matrices.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The facts that follow from an Ascend product: the links between its chips, and which chips may be used together.
 
 The facts are in machine profiles, with their sources. This module only chooses the profile for a machine.
+
+A block is a group of chips that may be used together. A profile is the description of a machine in a YAML file.
 """
 
 from __future__ import annotations
@@ -109,9 +111,10 @@ def blocks(links: Sequence[Sequence[int]], product: str = "") -> Blocks | None:
 
     The result is None if it is not known. The rules, in this order:
 
-    * SIO links exist only within the modules of an A3.
+    * If there are SIO links, the machine is an A3, because no other product has them. They join the two chips of a
+      module.
     * Sixteen chips in two groups of eight are a Box16. Links of this form are known from no other machine.
-    * Eight chips in two groups of four can be several products. Only a product name shows that they are 910As.
+    * Eight chips in two groups of four are 910As only if ``product`` says so. Several products have this form.
 
     Args:
         links: GPUs x GPUs, the number of direct links of each pair.

@@ -3,6 +3,8 @@
 ``checker_rules`` has the texts, ``xml`` finds errors of form, and ``device_rules`` checks devices. This module checks
 the order and number of elements and the CPUs, and compares the file with a machine. ``gputopo nccl check`` and the
 writer call it.
+
+A finding is a place that breaks a rule. The argument ``notes`` of the functions collects the findings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The limit on the children of one element of a topology file: 32.
 
 NCCL 2.18 to 2.20 fail if an element has more. The writer and the checker use it.
+
+PIX and PXB are PCIe paths of ``nvidia-smi topo -m``: over one switch, and over several switches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The checker's rules for PCI devices, GPUs, links and NICs."""
+"""The checker's rules for PCI devices, GPUs, links and NICs.
+
+The argument ``notes`` of the functions collects the findings, the places that break a rule.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ def _check_pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
 def _note_misplaced_children(pci: Element, notes: Notes) -> None:
     """Report to ``notes`` the child elements of ``pci`` that NCCL does not find.
 
-    NCCL takes the device above them for a GPU or NIC, and does not look below it.
+    NCCL does not find them because it takes the device above them for a GPU or NIC, and does not look below it.
     """
     kind = (pci.get("class") or "").lower()
     first = {child.name: child for child in reversed(pci.children)}

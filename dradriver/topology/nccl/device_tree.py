@@ -1,4 +1,8 @@
-"""The devices of an NCCL topology file, in the order of its tree, each with its place in the tree."""
+"""The devices of an NCCL topology file, in the order of its tree, each with its place in the tree.
+
+A device's place is its NUMA node, its root complex, and the PCIe switches above it (``Place``). RCCL is AMD's form of
+NCCL.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Says whether NCCL needs a topology file on a machine; ``gputopo nccl explain`` and the node agent use it."""
+"""Says whether NCCL needs a topology file on a machine; ``gputopo nccl explain`` and the node agent use it.
+
+A PCI tree is flat if no two devices share a PCIe switch in it, so that all devices seem equally far apart.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def explain(machine: Machine) -> Advice:
 
     If a container sees the host's /sys and NVML, NCCL finds the topology by itself, and a file can only do harm. A file
     helps if /sys does not show the PCI tree: in a virtual machine whose hypervisor puts every device directly below the
-    root. The libraries of other vendors get no file.
+    root. The libraries of other vendors, such as AMD's RCCL, get no file.
     """
     if machine.vendor is not NVIDIA:
         library = machine.vendor.library
@@ -122,10 +125,15 @@ def _weak(machine: Machine) -> Sequence[int]:
 def _weak_of_direct(machine: Machine, members: Sequence[int]) -> list[int]:
     """Return the GPUs of ``members`` that must have lost links.
 
-    All are of one product, and linked without switches. On a healthy machine link counts can differ, because the links
-    to GPUs that are not visible are not visible either: half a DGX-1 has 4, 4, 5 and 5. A GPU has certainly lost links
-    if it has none in a mesh, or fewer than most others. If bridges join pairs, a GPU without a bridge can be intended
-    by the maker. In this case only GPUs with bridges are compared.
+    All are of one product, and linked without switches. The links of a GPU are compared with those of the GPU that has
+    the most:
+
+    * If bridges join pairs of GPUs, a GPU with a bridge has lost links if it has fewer. A GPU without a bridge can be
+      intended by the maker.
+    * In a mesh, a GPU without any link has lost links.
+    * In a mesh, a GPU with fewer links has lost links only if more than half of the GPUs have the most. Otherwise link
+      counts can differ on a healthy machine, because links to GPUs that are not visible do not show. In half a DGX-1,
+      for example, two GPUs have 4 links and two have 5, so none is in the result.
     """
     sums = {i: sum(machine.links[i]) for i in members}
     most = max(sums.values())

@@ -1,6 +1,8 @@
 """Makes a PCI tree for a machine of which only the paths are known: switches with bus ids that no server has.
 
 ``nccl_file_writer`` uses it for machines from profiles.
+
+PIX and PXB are PCIe paths of ``nvidia-smi topo -m``: over one switch, and over several switches.
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ def numaid(device: PciDevice) -> int:
 
 
 def _labels_of_joined(machine: Machine, level: PathType) -> list[int]:
-    """Return a label for each GPU, then for each NIC.
+    """Return a label for each GPU, then for each NIC, to find the devices that share a switch.
 
     Two devices have equal labels if a chain of devices connects them. In the chain, the path of each two neighbours is
     at most as far as ``level``.

@@ -9,6 +9,9 @@ RCCL writes the same for AMD's machines as version 2, with ``<xgmi>`` in place o
 ``sm``. In these files a bus id may occur twice, as in two of the models that come with RCCL. Each occurrence is a
 separate device, as for RCCL. The machine then has no PCI tree, because a tree could not distinguish two devices with
 one bus id.
+
+PXB, PHB and NODE are PCIe paths of ``nvidia-smi topo -m``: over several switches, over a host bridge, over several host
+bridges of one NUMA node.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Converts a ``Machine`` to a topology file for NCCL 2.18 to 2.30. The file leaves the NVLinks to the driver.
 
 The file has every NUMA node with all facts that NCCL needs of a CPU, and the PCI tree with all facts of /sys. A missing
-fact does harm if one rank can add it and another rank cannot: NCCL would then see one switch as two, with a 32nd of the
-bandwidth in the worst case. The file has no ``<gpu>``, so that NCCL asks NVML for the links, and no ``<net>``: NICs are
-plain PCI devices. If the machine is known not to be virtual, the file has no NICs, because NCCL finds them in /sys.
+fact does harm if one rank (a process of the job) can add it and another rank cannot: NCCL would then see one switch as
+two, with a 32nd of the bandwidth in the worst case. The file has no ``<gpu>``, so that NCCL asks NVML for the links,
+and no ``<net>``: NICs are plain PCI devices. If the machine is known not to be virtual, the file has no NICs, because
+NCCL finds them in /sys.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
 def without_rate(machine: Machine) -> list[str]:
     """Return the bus ids of devices whose PCIe rate the written file does not contain.
 
-    The command warns about them: NCCL counts Gen 3 for a device without a rate.
+    ``gputopo nccl write`` warns about them: NCCL counts Gen 3 for a device without a rate.
     """
     return [device.busid for device in _devices_to_write(machine) if not nccl_bandwidths.known_speed(device.link_speed)]
 

@@ -43,7 +43,7 @@ def links(switches: Iterable[Element]) -> Links:
 
 
 def joined(links: Links) -> Callable[[Place, Place], bool]:
-    """Return a function that says whether NCCL uses ``links`` between two places.
+    """Return a function that says whether NCCL uses ``links`` between the places of two devices.
 
     ``links`` are the links between switches (``<pcilink>``). NCCL uses the way with fewer steps: over these links, or
     over the PCI tree. If both have the same number of steps, NCCL uses the links, which are faster.

@@ -73,7 +73,7 @@ class NumaEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class CpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The CPUs' model; the same meaning as in ``Cpu``."""
+    """The CPUs' model; the fields have the same meaning as in ``Cpu``."""
 
     arch: Literal["x86_64", "arm64", "ppc64"]
     vendor: Literal["", "GenuineIntel", "AuthenticAMD", "CentaurHauls", "  Shanghai  "] = ""  # as NCCL spells them

@@ -1,4 +1,4 @@
-"""MIG profiles of products, only for simulated machines. On real machines the driver asks NVML instead.
+"""MIG profiles of products, only for simulated machines. On real machines the node agent asks NVML instead.
 
 Names, ids, sizes, placements and engines are those of real ``nvidia-smi mig -lgip`` and ``-lgipp`` texts and of
 NVIDIA's MIG user guide. A profile's memory is computed: the memory of one slice times the profile's slices. For the

@@ -1,4 +1,8 @@
-"""The products that a ``nvidia-smi topo -m`` text implies by its links and PCIe paths, without naming them."""
+"""The products that a ``nvidia-smi topo -m`` text implies by its links and PCIe paths, without naming them.
+
+PHB and NODE are PCIe paths in the text. PHB goes through one host bridge, NODE through several host bridges of one NUMA
+node.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Inferred topology: PCIe paths, switch links and NUMA nodes that a ``topo -m`` text implies but does not contain."""
+"""Inferred topology: PCIe paths, switch links and NUMA nodes that a ``topo -m`` text implies but does not contain.
+
+PIX, PXB, PHB, NODE and SYS are the PCIe paths that the text names, nearest first (``PathType``).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """The checked cells of one matrix of ``nvidia-smi topo -m``.
 
 ``topo_m_reader`` calls this for lines that ``pasted`` found.
+
+The matrix has a header and a row for each device. A row has one cell for each device column, then cells for the
+affinity columns, such as ``CPU Affinity``. Errors name the line and column in the text, both from 1.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ _LOST = "Write the missing tab or blank between them."
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A word of a ``topo -m`` matrix, with line and column, both from 1.
+    """A word of a ``topo -m`` matrix, with its line and column in the text, both from 1.
 
-    Colour codes do not count as columns.
+    The column is the position of its first character in the line. Colour codes of a terminal do not count.
     """
 
     text: str
@@ -41,7 +44,7 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Return line and column of a cell of a ``topo -m`` matrix."""
+        """Return where the cell's word begins in the text: its line and column, both from 1."""
         return self.line, self.column
 
 
@@ -78,7 +81,7 @@ class Matrix(msgspec.Struct):
 def error(place: tuple[int, int], message: str) -> TopologyError:
     """Return the error ``message`` about a cell of a ``topo -m`` matrix, with its place.
 
-    ``place`` is line and column.
+    ``place`` is the cell's line and column in the text.
     """
     if len(message) > 2 * _MOST_TOLD:
         message = f"{message[:_MOST_TOLD]} … {message[-_MOST_TOLD:]}"

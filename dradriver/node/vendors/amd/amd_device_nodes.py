@@ -2,6 +2,8 @@
 
 The two numbers are independent, and both can change at a reboot. The folder ``drm`` of the PCI device has both. card0
 often belongs to a management controller.
+
+KFD is the compute part of the driver amdgpu, which also tells the number of a GPU's render node.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """This node's own GPUs of AMD, read at an interval.
 
 While a reading fails, the last reading stays valid.
+
+The CDI specification (``amd_specification``) is a file of the agent that tells the container runtime each GPU's device
+nodes.
 """
 
 from __future__ import annotations

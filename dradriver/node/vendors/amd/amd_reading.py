@@ -1,4 +1,8 @@
-"""One reading of a machine with AMD's GPUs, from /sys alone, without ROCm's libraries and programs."""
+"""One reading of a machine with AMD's GPUs, from /sys alone, without ROCm's libraries and programs.
+
+KFD is the compute part of the driver amdgpu. It lists each GPU, and each CPU, as a KFD node. A GPU can be divided into
+partitions, which KFD lists as separate GPUs.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         drm: The device nodes of each GPU, by uuid.
         problems: Facts that could not be read or contradict others, and the values that are used instead.
         silent: Number of KFD nodes that could not be read. The next reading may be able to read them.
-        unsure: Uuids of GPUs of which the links could not be read.
+        unsure: Uuids of GPUs whose links could not be read.
     """
 
     machine: Machine

@@ -6,6 +6,12 @@ or ``Data`` in the place of ``Fatal`` are details of the line before.
 A switch is connected to all GPUs of a server. After a fatal error, work on any of these GPUs can hang or be wrong. This
 lasts until all GPUs and switches are reset or the driver is loaded again. After an error that is not fatal the switch
 works as before.
+
+An SXid has one of three effects on the GPUs of its switch:
+
+* taint: new pods do not get the GPUs.
+* warn: the SXid is reported, and new pods still get the GPUs.
+* ignore: the SXid has no effect.
 """
 
 from __future__ import annotations
@@ -98,8 +104,8 @@ class SxidReports:
         """Return the faults that SXids (errors of NVSwitches) cause on each of these GPUs.
 
         There are at most two faults: the first SXid that taints, and the first that warns. An SXid that taints is over
-        when all of the GPUs were reset, one that warns after a while. ``gpus`` are the bus ids of the GPUs that are
-        connected to the switches.
+        when all of the GPUs were reset. An SXid that warns is over some time after its last report. ``gpus`` are the
+        bus ids of the GPUs that are connected to the switches.
         """
         words, now = self._words(), self._clock()
         first: dict[str, Fault] = {}

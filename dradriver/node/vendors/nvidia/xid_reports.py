@@ -1,4 +1,11 @@
-"""XIDs, the error reports of NVIDIA's driver, from the kernel's log (NVIDIA "XID Errors"), and SXids of switches."""
+"""XIDs, the error reports of NVIDIA's driver, from the kernel's log (NVIDIA "XID Errors"), and SXids of switches.
+
+An XID has one of three effects on its GPU (``xids``):
+
+* taint: new pods do not get the GPU.
+* warn: the XID is reported, and new pods still get the GPU.
+* ignore: the XID has no effect.
+"""
 
 from __future__ import annotations
 

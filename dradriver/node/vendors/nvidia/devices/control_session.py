@@ -1,4 +1,4 @@
-"""An NVML session with the calls that change MIG, in addition to the queries of discovery.
+"""An NVML session with the calls that change MIG, in addition to the queries that only read.
 
 The calls use the C structures that ``nvidia-ml-py`` defines.
 """

@@ -11,6 +11,9 @@ makes no instances, and hands out only those that exist. If one of these disappe
 again.
 
 Sources: nvml.h, NVIDIA's MIG user guide. From Hopper on, MIG mode changes without a reset.
+
+A placement is a position on the GPU: the first memory slice of an instance. A journal entry is the record on disk of an
+instance that the agent makes for a claim (``hardware_journal``).
 """
 
 from __future__ import annotations
@@ -122,13 +125,13 @@ class Mig:
             beside: Journal entries of other devices that agents made on this GPU, or are making.
 
         Returns:
-            The places, in the order of ``intents``. If the claim does not pin the place of a device, the place is
+            The places, in the order of ``intents``. If the claim does not name the place of a device, the place is
             chosen so that large instances stay possible.
 
         Raises:
             NotYetError: A published instance disappeared, or the driver is not ready.
-            ClaimError: The claim pins a place that does not exist for the profile.
-            DeviceBusyError: There is no room.
+            ClaimError: The claim names a place that does not exist for the profile.
+            DeviceBusyError: The GPU has no room for the instances.
         """
         # If the driver is not ready this raises, before any hardware is changed.
         self._common()

@@ -194,7 +194,8 @@ def in_the_way(
 def left(profiles: Sequence[MigProfile], room: Room) -> tuple[int, ...]:
     """Return how many MIG instances of each plain profile still fit on a GPU, the largest profile first.
 
-    ``room`` is the part of the GPU that is taken already. A plain profile has no extension such as ``+me`` in its name.
+    ``room`` is the part of the GPU that is taken already. A plain profile has no extension such as ``+me`` (media
+    engines) in its name.
     """
     limits = binding_limits(tuple(profiles))
     plain = sorted((p for p in profiles if is_plain(p)), key=lambda p: (-p.size, -p.compute, p.id))

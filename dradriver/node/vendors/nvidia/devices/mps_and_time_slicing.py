@@ -8,8 +8,11 @@ share and ends after the last share. While it runs, the GPU is in mode EXCLUSIVE
 without the daemon.
 
 The limits of equal shares are defaults of the daemon, which every client gets. Root in a container can ask the daemon
-for other limits, but the supervisor sets them back. The limits of unequal shares are variables of the container, which
-a program can unset (NVIDIA's MPS documentation, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
+for other limits, but the supervisor (``node.mps``), the program that runs the daemons, sets them back. The limits of
+unequal shares are variables of the container, which a program can unset (NVIDIA's MPS documentation,
+"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
+
+A journal entry is the record on disk of a share that the agent makes for a claim (``hardware_journal``).
 """
 
 from __future__ import annotations
@@ -150,7 +153,7 @@ class Mps:
     def undo(self, control: Control, made: MpsChange, beside: Sequence[Made]) -> None:
         """After a GPU's last share, end its MPS daemon and restore its compute mode.
 
-        If ``beside``, the journal entries of the GPU's other devices, has another share, nothing is done.
+        ``beside`` has the journal entries of the GPU's other devices. If one of them is a share, nothing is done.
         """
         if any(one.kind == self.name for one in beside):
             return

@@ -1,7 +1,9 @@
-"""``Control`` of this node's own GPUs: NVML by ``nvidia-ml-py``, and the process that runs MPS daemons.
+"""Changes this node's own GPUs: by NVML (``nvidia-ml-py``), and by the process that runs MPS daemons.
 
-Each call opens its own NVML session. This is fast while the discovery keeps a session open. And no session of this
-module stays open when the driver must be replaced.
+``NvmlControl`` implements ``Control``, the interface of all code that changes GPUs.
+
+Each call opens its own NVML session. This is fast while the discovery, the code that reads the GPUs, keeps a session
+open. And no session of this module stays open when the driver must be replaced.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Simulated hardware in a file: MIG mode and instances, compute mode and MPS of simulated GPUs.
 
+``SimulatedGpu`` implements ``Control``, the interface of all code that changes GPUs.
+
 The simulation refuses calls as a GPU does, with the same errors in the same order (NVML's MIG functions, nvml.h; MPS
 documentation):
 

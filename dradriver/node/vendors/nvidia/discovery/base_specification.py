@@ -4,6 +4,9 @@ The file belongs to this driver. So the names of its devices stay the same when 
 
 The agent makes the file by the host's ``nvidia-ctk``. If the host has no working ``nvidia-ctk``, it uses the image's.
 If both fail, it copies the devices of an existing specification that fit the machine.
+
+Container edits are what a container gets for a device: device nodes, mounts, variables, and hooks. A hook is a program
+that the container runtime runs on the host when it starts a container.
 """
 
 from __future__ import annotations
@@ -379,7 +382,7 @@ class BaseSpecification:
             yield ours
 
     def _toolkits(self, gpus: list[Gpu], driver_version: str, wrong: dict[str, str]) -> Iterator[ctk.Toolkit]:
-        """Yield the host's toolkit, then the image's toolkit if the caller asks for another one.
+        """Yield the host's toolkit, then the image's toolkit if the caller continues the iteration.
 
         The toolkits make CDI specifications (``nvidia-ctk``). While the host's toolkit is being replaced, the image's
         toolkit is not used. ``gpus`` are the GPUs not in MIG mode, ``driver_version`` is the running driver's. This

@@ -4,6 +4,9 @@ A CDI file describes the machine at the time when a program wrote the file. A co
 and gets the device nodes of the file. But the nodes may be wrong now. After a GPU was replaced, lost or found again,
 its minor number can belong to another GPU. After the driver was loaded again, the major number of ``nvidia-uvm`` can be
 different. So this module compares the device nodes with the host.
+
+Edits are what a CDI device adds to a container: device nodes, mounts, variables and hooks. Some edits belong to one
+device of the file, others to every container that uses the file.
 """
 
 from __future__ import annotations

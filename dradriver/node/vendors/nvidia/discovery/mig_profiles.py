@@ -3,6 +3,8 @@
 NVML lists the profiles by numbers of an enumeration. All further queries use the profile's own id. The profiles are
 known even if MIG mode is off, and stay the same as long as the mode lasts (nvml.h,
 nvmlDeviceGetGpuInstanceProfileInfo).
+
+A placement is a position on the GPU at which an instance of a profile can be made.
 """
 
 from __future__ import annotations
@@ -64,10 +66,7 @@ def read(calls: NvmlCalls, gpu: object, infos: list[Any]) -> tuple[MigProfile, .
 
 
 def infos(calls: NvmlCalls, gpu: object) -> list[Any]:
-    """Return NVML's record of each MIG profile of a GPU, even without a placement.
-
-    A placement is a position on the GPU at which an instance of the profile can be made.
-    """
+    """Return NVML's record of each MIG profile of a GPU, even without a placement."""
     known = calls.module.NVML_GPU_INSTANCE_PROFILE_COUNT
     return enumerated(calls.ask, "nvmlDeviceGetGpuInstanceProfileInfoV", known, gpu)
 

@@ -1,4 +1,7 @@
-"""The MIG state of a GPU by NVML: its mode, the profiles of possible instances, and the devices that exist."""
+"""The MIG state of a GPU by NVML: its mode, the profiles of possible instances, and the devices that exist.
+
+A slot is NVML's number of a MIG device on its GPU.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""One reading of a machine with NVIDIA GPUs: joins what NVML and /sys report into one ``Machine``."""
+"""One reading of a machine with NVIDIA GPUs: joins what NVML and /sys report into one ``Machine``.
+
+A GPU has peer access to another GPU if it can read and write the other GPU's memory directly. The fabric is the network
+of NVSwitches between GPUs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The matrix of NVLinks between GPUs, from each GPU's own links by NVML."""
+"""The matrix of NVLinks between GPUs, from each GPU's own links by NVML.
+
+Two GPUs have peer access if each can read and write the other GPU's memory directly.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """NVIDIA's container toolkit in the agent's image, for hosts without a working toolkit.
 
-``nvidia-ctk`` runs in the agent's container and reads the host's files below ``--host-root``. The container runtime
-runs hooks on the host. So the agent copies the hooks' programs, which need no library of the host, to a folder on the
-host. Each build of the image has its own folder. A folder stays as long as the base specification names it, and a while
-longer for containers that are being created by the old specification.
+``nvidia-ctk`` runs in the agent's container and reads the host's files below ``--host-root``. A CDI specification names
+hooks: programs that the container runtime runs on the host when it starts a container. So the agent copies the hooks'
+programs, which need no library of the host, to a folder on the host. Each build of the image has its own folder. A
+folder stays as long as the base specification names it, and a while longer for containers that are being created by the
+old specification.
 """
 
 from __future__ import annotations
