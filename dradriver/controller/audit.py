@@ -2,6 +2,10 @@
 
 Each change of an object updates a part of the cluster cache. If a bug skips an update, a GPU would count as used, or as
 free, until a restart. The audit lets other tasks of the event loop run every few milliseconds. ``Controller`` runs it.
+
+A *reflector* lists and watches the objects of one API resource, and keeps the newest state of each in its *store*. A
+node's *channel* is the device that a pod needs to use NVLink between nodes. A pod is *foreign* if this controller does
+not place it.
 """
 
 from __future__ import annotations
@@ -152,8 +156,8 @@ class Audit:
     ) -> None:
         """Compare the slices of one kind with the cluster cache.
 
-        Only for slices that the cluster cache stores unchanged. Slices of GPUs are stored without tainted devices
-        (``_gpu_slices``).
+        Use this method only for slices that the cluster cache stores unchanged. It stores slices of GPUs without their
+        tainted devices, so ``_gpu_slices`` compares these.
 
         Args:
             kind: The record type of the slices.
@@ -338,7 +342,7 @@ async def _in_slices(keys: Collection[K]) -> AsyncIterator[K]:
 
 
 def _add(sums: dict[str, collections.Counter[str]], entry: object, only: Collection[str] | None = None) -> None:
-    """Add the CPU, memory and so on that a pod uses to its node's sum.
+    """Add a pod's CPU, memory and so on to the sum of its node.
 
     Args:
         sums: The sums, by node.

@@ -1,6 +1,9 @@
 """The controller: reflectors that fill the cluster cache, and the worker that acts on it while this replica leads.
 
 ``controller/main.py`` makes and runs it.
+
+A *reflector* lists and watches the objects of one API resource. The *worker* processes pods and gangs, and starts the
+writes.
 """
 
 from __future__ import annotations
@@ -78,8 +81,8 @@ def sources() -> tuple[Source, ...]:
     """Return the kinds of objects that the controller follows.
 
     There is one entry for each driver whose ResourceSlices are followed: this driver, the driver that allocates the
-    GPUs, and the driver of ComputeDomains (two devices for each node). Slices of network cards are not included,
-    because they have thousands of devices (``NicSlices``).
+    GPUs, and the driver of ComputeDomains, NVIDIA's objects for NVLink between nodes. Slices of network cards have
+    thousands of devices and are not included: ``NicSlices`` follows them.
     """
     return (
         Source(PODS, pod_records.read, Picture.pod_changed),

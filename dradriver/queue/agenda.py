@@ -1,6 +1,8 @@
 """The pods and gangs that the controller's worker must process, now or at a given time.
 
 A pod or gang is named by its key: namespace and name. Many parts of the controller add keys to the agenda.
+
+To *process* a pod or gang is to observe its state and to do its next step.
 """
 
 from __future__ import annotations

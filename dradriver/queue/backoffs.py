@@ -1,4 +1,7 @@
-"""Counts the failures of a workload, and sets its back-off: how long the controller does not try it again."""
+"""Counts the failures of a workload, and sets its back-off: how long the controller does not try it again.
+
+A *tentative placement* is the node and GPUs that are chosen for a pod whose claim the scheduler has not allocated yet.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +65,8 @@ class Failures:
     def begins_anew(self, now: float) -> bool:
         """Note that the controller deleted the workload's claims although no placement had failed.
 
-        Return whether the same happened not long ago. Then this method has set a back-off. If the result is False, the
-        workload may be tried again at once.
+        Return whether this also happened a short time before. Then this method has set a back-off. If the result is
+        False, the workload may be tried again at once.
         """
         self._again = self._again + 1 if now - self._anew_at <= LONGEST_BACKOFF_S else 0
         if self._again:

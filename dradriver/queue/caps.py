@@ -3,6 +3,8 @@
 A cap is a tenant's largest number of GPUs at one time: of some GPU products, or of all. The GPUs of all claims in the
 tenant's namespaces count, allocated or tentatively placed. A product is *closed* to a workload if a cap leaves too few
 GPUs of it. If a cap is lowered, running workloads keep their GPUs. The controller and the CLI call this module.
+
+A *member* is a pod of the workload. An *allowance* is the members and GPUs that the limits leave to a workload.
 """
 
 from __future__ import annotations
@@ -368,7 +370,7 @@ def _needed(by_product: Mapping[str, float], product: str, capped: set[str]) -> 
     """Return how many GPUs of a cap one request uses if it gets ``product``.
 
     A request that cannot use ``product`` gets another product that counts for the cap. Then the largest number of GPUs
-    that it could need counts; 0 if it can use none of these products.
+    that it could need counts. The result is 0 if no product that counts for the cap can serve the request.
 
     Args:
         by_product: The GPUs that the request needs, by product that it can use.

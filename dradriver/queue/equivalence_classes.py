@@ -6,6 +6,8 @@ holds for all. Waiting workloads are sorted in three ways:
 * An *asker* is the single pods, or the gangs, of one namespace.
 * A *line* is the workloads of one class and one asker, in their order.
 * A *group* is the lines of one class that may use the same GPUs, because the same caps and partition limit them.
+
+A group is *in the queue* while its workloads may find a place (a node and GPUs for each pod).
 """
 
 from __future__ import annotations
@@ -54,12 +56,12 @@ class Line:
         group: The group of all workloads that find a place together or not at all.
         heap: The workloads by order. A workload that has left the line can still be in the heap. It is removed when it
             comes to the top, or when there are many of these.
-        size: The number of workloads in the line, without those that have left it.
+        size: The number of workloads in the line. Workloads that have left it do not count.
         queued: The line's rank in the queue among the lines of its asker; None if the line is not in the queue, because
             its workloads found no place.
-        behind: Set when the line moves back, because a try for it cost much and found no place. It has the creation
-            time of the newest workload at that time, and the number of the move. Before the first move: an empty text
-            and 0.
+        behind: The line's last move to the back, made because a try for it cost much and found no place. It has two
+            values: the creation time of the newest workload at that time, and the number of the move. Before the first
+            move they are an empty text and 0.
         reason: Why the first workload of the line waits; for a new line the reason of its group. The other workloads
             have the same reason, but without the figures that change all the time.
         informed: The workloads that were told the reason with these figures.
@@ -101,7 +103,7 @@ class Group:
         key: The key of the group in ``Rechecks``.
         asks: For each different pod of one workload, what it requires of a node in addition to GPUs.
         is_gang: Whether the workloads are gangs.
-        gpus: A node with fewer free GPUs than this can take no pod of a workload.
+        gpus: The least number of free GPUs with which a node can take a pod of one of these workloads.
         family: The key that the group shares with other groups of single pods that request the same GPUs. A node that
             lacks the GPUs for one group lacks them for all groups of the family. None if the group is in no family: its
             workloads are gangs, or request NICs.

@@ -63,7 +63,7 @@ class EvictionRecord:
         return sorted(self._evicted.values(), key=lambda each: (each.at, each.uid))
 
     def known(self, uids: Iterable[str], since: float = 0.0) -> set[str]:
-        """Return those of the pods' uids under which a recent eviction is recorded.
+        """Return the uids among ``uids`` under which a recent eviction is recorded.
 
         Args:
             uids: Uids of pods. An eviction is recorded under the uid of the first evicted pod of its workload.

@@ -3,6 +3,8 @@
 A feature, such as the caps of tenants or reserved GPUs, registers its limit here. It puts the limit in force while the
 limit can matter to any workload. Placement and preemption ask all limits that are in force. A GPU product is *closed*
 to a workload if a limit denies it.
+
+A *member* is a pod of the workload. A *place* is a node and GPUs for one pod.
 """
 
 from __future__ import annotations

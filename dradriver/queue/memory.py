@@ -2,6 +2,9 @@
 
 ``controller/steps/observe.py`` writes it. It contains only what the API does not have. A new leader has no memory, so
 deadlines begin when it first processes the pod. All times are the loop's clock, in seconds.
+
+A *tentative placement* is the node and GPUs that are chosen for a pod whose claim the scheduler has not allocated yet.
+A *gang barrier device* in a pod's claim keeps the pod unbound until its whole gang can start.
 """
 
 from __future__ import annotations
@@ -26,10 +29,10 @@ class PodMemory(msgspec.Struct, frozen=True):
         bound_at: When the pod was first seen bound without the devices of its claim; None if it is not.
         losses: How many claims of this pod another client has deleted.
         lost_until: Until when the pod backs off after the last of these deletions.
-        barrier: For a claim with a gang barrier device: its uid, whether the device is allocated, and since when both
-            are known. Else None.
-        leaving: For a claim with a gang barrier device that is being deleted: its uid, and since when that is known.
-            Else None.
+        barrier: For a claim with a gang barrier device: the claim's uid, whether the device is allocated, and since
+            when both facts are known. Else None.
+        leaving: For a claim with a gang barrier device that is being deleted: the claim's uid, and since when the
+            deletion is known. Else None.
     """
 
     claim_uid: str = ""
@@ -66,9 +69,9 @@ class PodMemory(msgspec.Struct, frozen=True):
         return memory if refused == self.refused_before else msgspec.structs.replace(memory, refused_before=None)
 
     def has(self, claim_uid: str) -> PodMemory:
-        """Return the memory after the pod was seen with a claim without a deadline.
+        """Return the memory after the pod was seen with a claim that has no deadline.
 
-        The claim keeps no GPU from other pods, so the scheduler need not bind the pod in time.
+        Such a claim keeps no GPU from other pods, so the scheduler need not bind the pod in time.
         """
         return msgspec.structs.replace(self, claim_uid=claim_uid)
 

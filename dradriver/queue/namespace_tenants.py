@@ -1,6 +1,9 @@
 """The tenant of each namespace by the policies file, with the tenant's weight, caps, partition and share.
 
 ``Queue``, ``Caps`` and the CLI ask it.
+
+A *tenant* is a group of namespaces in the policies file. A tenant's *cap* is the largest number of GPUs that it may
+have at a time. Its *partition* is the GPUs that it must use; its *share* is its used GPU time divided by its weight.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Waiting workloads: the pods that get their places together, and what the controller remembers of them.
 
 The dispatcher creates them.
+
+A *place* is a node and GPUs for one pod. A *member* is a pod of a workload. The *request* of a pod is what it needs:
+GPUs, CPU, nodes and so on.
 """
 
 from __future__ import annotations
@@ -159,7 +162,8 @@ class PendingWorkload:
         members: The pods; those of a gang in the order of their ranks.
         order: The position among the workloads of its tenant. The highest priority is first, then the workload that was
             complete first. A workload whose placement failed can move back (``fall_back``).
-        busy: The number of writers that work on the workload. While there are any, nothing else may change its objects.
+        busy: The number of writers that work on the workload. While it is not 0, no other part of the controller may
+            change the workload's objects.
         unsure: Whether the API server's answer to the creation of a claim was lost. Then the controller first reads
             from the server whether the claim exists.
         failures: The failures of the workload and its back-off.
@@ -279,7 +283,8 @@ class PendingWorkload:
     def want(self, members: Iterable[Member], least: int) -> bool:
         """Set which members need a place now. Return whether the workload is a gang that had too few pods before.
 
-        If it had too few, its position in the queue becomes the creation time of the pod that completed this number.
+        If it had too few, its position in the queue now follows from the creation time of the pod that made it
+        complete.
 
         Args:
             members: The members that need a place.

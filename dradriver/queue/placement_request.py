@@ -1,4 +1,8 @@
-"""Reads what a pod requests into one ``PlacementRequest``: from its annotation, its template and its volumes."""
+"""Reads what a pod requests into one ``PlacementRequest``: from its annotation, its template and its volumes.
+
+A *fraction* is a share of a GPU or a MIG slice. The webhook's *note* is the annotation with the request. A pod is
+*confined* to the nodes in its node affinity.
+"""
 
 from __future__ import annotations
 

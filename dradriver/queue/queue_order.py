@@ -1,6 +1,8 @@
 """The order of all waiting workloads, as it would be if each of them found a place.
 
 The CLI and the page show it.
+
+A tenant's *share* is its GPU time divided by its weight. The tenant with the smallest share is served first.
 """
 
 from __future__ import annotations

@@ -155,8 +155,9 @@ class Rechecks:
     def _plan(self) -> None:
         """Choose the blocked groups to recheck in the next rounds, for each budget (``_Share``).
 
-        If there are many groups, the oldest ones alternate with those that failed longest ago. If only the oldest were
-        chosen, the others would never be rechecked while something becomes free all the time.
+        If there are many groups, the oldest groups alternate with the groups that were not checked for the longest
+        time. If only the oldest were chosen, all other groups would never be rechecked while something becomes free all
+        the time.
         """
         if not self._left:
             self._since = self._looked_at
@@ -302,7 +303,8 @@ class Asking:
     def some(self) -> bool:
         """Recheck some blocked groups. Return whether any could be rechecked now.
 
-        False during a pause, if nothing became free, or until ``again`` is called after a complete round.
+        The result is False in three cases: during a pause, if nothing became free, and after a complete round until
+        ``again`` is called.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()

@@ -1,6 +1,8 @@
 """Which workloads may use reserved GPUs, and the form in which reservations are stored in the API.
 
 ``features/reservations`` and the CLI call it.
+
+A *reservation* is a set of GPUs that the controller keeps for a workload that has waited too long.
 """
 
 from __future__ import annotations

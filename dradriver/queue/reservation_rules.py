@@ -8,6 +8,8 @@ workloads may run on these GPUs only if they end before the GPUs are needed.
 The caller is ``features/reservations``. It passes the blocked workloads, and the sets that could be reserved with the
 pods that use them. It also passes the time in seconds, of a clock that continues after a failover. A ``Reservation``
 holds all state between two calls. The same input always gives the same answer.
+
+A tenant's *partition* is the GPUs that the policies file gives to it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 ``features/reservations`` calls it. The wait for the next reservation doubles with each reservation that failed.
 Failures count for the tenant. Otherwise two pods of a tenant, or a pod that is created again and again, would have GPUs
 reserved all the time.
+
+A *reservation* is GPUs that are kept for a workload that has waited too long. A workload is *blocked* if it found no
+place.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Limits how many pods wait for a scheduler at a time.
 
-The scheduler can bind so many well before their tentative placements end. A pod waits for its scheduler from the
-removal of its scheduling gate until it is bound. A *line* is the pods that wait for one scheduler and have one limit. A
-scheduler is *unknown* until it was seen allocating a claim. ``write_lanes`` calls this module before gates are removed.
+The limit is the number of pods that the scheduler can bind well before their tentative placements end. A pod waits for
+its scheduler from the removal of its scheduling gate until it is bound. A *line* is the pods that wait for one
+scheduler and have one limit. A scheduler is *unknown* until it was seen allocating a claim. ``write_lanes`` calls this
+module before gates are removed.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ class Pace:
     def silent(self, keys: Iterable[Key], now: float) -> float:
         """Record that pods of a workload were not bound in time. Return until when to pause.
 
-        The pause is for pods in the same lines: those that wait for the same scheduler and have the same limit. Pods in
+        The pause is for all pods in the same lines: pods that wait for the same scheduler and have one limit. Pods in
         ``keys`` that wait for no scheduler are ignored.
         """
         until = now

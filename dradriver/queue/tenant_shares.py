@@ -4,6 +4,8 @@ Used GPU time halves with each half-life, as in Slurm's fair share and Kueue's A
 GPUs that a tenant has now, allocated or in tentative placements, count as if it had already used them for some time.
 Otherwise a tenant with little usage would get all free GPUs at once, before any of them counts as used. A tentative
 placement that fails leaves no usage. ``Tenants`` calls this module.
+
+A *tenant* is a group of namespaces in the policies file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The workloads that the controller manages. The dispatcher fills it; the other parts of the loop read it."""
+"""The workloads that the controller manages. The dispatcher fills it; the other parts of the loop read it.
+
+A *workload* is a single pod or a gang.
+"""
 
 from __future__ import annotations
 

@@ -313,7 +313,7 @@ class Lanes:
         """Return whether the first workload that waits for an obstacle may write now.
 
         It may if the obstacle is gone, and no workload in the queue comes before it. A workload that waited only for a
-        free slot need not be before the queue's workloads.
+        free slot may write even if a workload in the queue comes before it.
 
         Args:
             cause: The obstacle.

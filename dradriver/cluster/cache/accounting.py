@@ -2,6 +2,9 @@
 
 The class ``Books`` has these parts; ``cluster_cache.Picture`` inherits from it. To *look again* at a pod means that the
 controller decides its next step again. To *touch* a pod is to request this.
+
+A *tentative placement* is the node and GPUs that are chosen for a pod whose claim the scheduler has not allocated yet.
+A *place* is a node and GPUs for one pod.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ class Books:
         claims: The claims of this driver, and others that use its GPUs, by namespace and name.
         nodes: All nodes, what they have left, and which pods they accept.
         channels: Which claims use the nodes' channels of multi-node NVLink.
-        templates: All ResourceClaimTemplates, and the specs of those that waiting pods name.
+        templates: All ResourceClaimTemplates. It has the specs only of templates that waiting pods name.
         volumes: The nodes that can reach the volumes of waiting pods.
         inventory: All GPUs, and the claims that use them.
         fleets: The GPUs as the allocator's arrays, for each namespace that places pods.
@@ -169,8 +172,8 @@ class Books:
     def held(self, key: Key) -> Mapping[Device, Usage]:
         """Return the devices that count as used by a claim, with the fraction of each.
 
-        These are the allocated devices; without an allocation, the devices of a tentative placement. Device names are
-        those of this driver, even if another driver allocated the devices. ``key`` names the claim.
+        These are the allocated devices; without an allocation, the devices of a tentative placement. The result has
+        this driver's device names, even if another driver allocated the devices. ``key`` names the claim.
         """
         given = self.offered.given(key, self.claims.get(key))
         return self.accounts.of(key).holds if given is None else given
@@ -179,7 +182,7 @@ class Books:
         """Return the nodes whose agent is gone, each with the names of its used devices.
 
         Args:
-            devices: Devices that claims use. Devices that are not among these are not in the result.
+            devices: Devices that claims use. The result has only devices from this list.
         """
         return gone_agents.gone(devices, has_slices=self.offered.has_slices, is_node=self.nodes.is_there)
 

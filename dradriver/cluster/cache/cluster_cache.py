@@ -2,6 +2,9 @@
 
 It has the objects that reflectors read. The controller's own writes are in it at once. The controller and ``gputopo``
 use it.
+
+A *tentative placement* is the node and GPUs that are chosen for a pod whose claim the scheduler has not allocated yet.
+To *look again* at a pod means that the controller decides its next step again.
 """
 
 from __future__ import annotations

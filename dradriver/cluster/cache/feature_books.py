@@ -3,6 +3,8 @@
 For each feature there is a *book*: the functions that update the record of this use. The cluster cache keeps a record
 only for claims and pods that use the feature. ``accounting`` asks the table of books here for each changed claim and
 pod. A new feature needs one row in this table and no other line.
+
+A node's *channel* is the device that a pod needs to use NVLink between nodes.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ class Snapshot:
         Args:
             picture: The cluster cache.
             namespace: The namespace of the pods that are to be placed.
-            whose: The waiting workloads whose reserved GPUs are included. GPUs reserved for others are left out.
+            whose: The waiting workloads whose reserved GPUs are included. GPUs that are reserved for other workloads
+                are left out.
         """
         self.namespace = namespace
         self.rows: Bools | None = None
@@ -136,7 +137,7 @@ class Snapshot:
         return self.picture.nodes.causes(ask, self._freed, only=only)
 
     def narrowed(self, fit: Bools) -> Bools:
-        """Return the mask of nodes ``fit`` without those that the snapshot leaves out: shape (rows,)."""
+        """Return the mask ``fit`` without the nodes that the snapshot leaves out: shape (rows,)."""
         return fit if self.rows is None else fit & self.rows
 
     # What would be.
@@ -189,7 +190,7 @@ class Snapshot:
             claims: The claims of the pods. Their devices count as free.
             pod_usage: The node of each pod, and the CPU, memory and other resources that the pod uses there.
             are_own: Whether the claims belong to the pods that are to be placed. Then these pods may have the GPUs of
-                the claims even if the GPUs are reserved for others by now.
+                the claims even if the GPUs are now reserved for other workloads.
         """
         new = self._copy()
 

@@ -3,6 +3,8 @@
 The controller *pins* a claim: the claim can be allocated only the devices that the controller chose, its *pin*. To
 preempt a pod for a claim is to end the pod so that the claim gets its devices. These devices are no conflict, because
 the claim waits until the pod has ended.
+
+A claim is *tentative* until the scheduler allocates it.
 """
 
 from __future__ import annotations

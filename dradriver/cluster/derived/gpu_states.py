@@ -10,6 +10,8 @@
   cache first.
 
 ``tests/unit/cluster/test_states_of_gpus.py`` compares the results.
+
+The *inventory* has all GPUs and their claims, the *accounts* have the state of each claim.
 """
 
 from __future__ import annotations

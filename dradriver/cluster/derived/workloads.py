@@ -1,6 +1,8 @@
 """Workloads: single pods, and pods that run and end together, with their claims and what they use.
 
 Preemption, idle detection and ``gputopo defrag`` group pods here. Each of them then picks the workloads that it needs.
+
+A *gang* is pods that start together. An *owner* is the object that created the pods, such as a Job.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Records which claims use each device, whole or in fractions.
 
 The inventory of GPUs keeps the record as ``Inventory.holds``.
+
+A device is identified by its pool, which is the node's name, and its device name. A *tentative placement* is the node
+and GPUs that are chosen for a pod whose claim the scheduler has not allocated yet.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class ExclusiveNamespaces:
     def tenants(self, gpus: Mapping[int, Set[str]]) -> tuple[tuple[int, int], ...]:
         """Return the exclusive GPUs that have fractions in use, each with its namespace's number.
 
-        They are sorted pairs of the GPU number and the namespace number. The namespace number is ``SEVERAL`` if several
-        namespaces have fractions of the GPU. ``gpus`` has the namespaces of each GPU, by GPU number.
+        The result has sorted pairs of the GPU number and the namespace number. The namespace number is ``SEVERAL`` if
+        several namespaces have fractions of the GPU. ``gpus`` has the namespaces of each GPU, by GPU number.
         """
         return tuple((gpu, self._tenant(own)) for gpu, own in sorted(gpus.items()) if own)
 

@@ -2,6 +2,8 @@
 
 A *fleet* is the allocator's arrays of nodes and their free GPUs. It is *up to date* if it shows all known changes of
 GPUs and claims. A *partition* is the GPUs that the policies file gives to one tenant.
+
+A *row* is the index of a node in all arrays of nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Fleets:
     def __init__(
         self, inventory: Inventory, nodes: NodeTable, partition_of: Callable[[str], str] | None = None
     ) -> None:
-        """Make fleets without partitions and without levels of the network.
+        """Make the fleets. ``follow`` sets the partitions later, and ``set_levels`` the network's levels.
 
         A partition has the GPUs of one tenant. ``partition_of`` returns the tenant whose partition a namespace must
         use, see ``Views``.
@@ -185,9 +187,10 @@ class Fleets:
         Args:
             claims: The claims.
             namespace: The namespace.
-            whose: The waiting workloads whose reserved GPUs count as free; GPUs reserved for others do not.
+            whose: The waiting workloads whose reserved GPUs count as free. GPUs that are reserved for other workloads
+                do not count as free.
             are_own: Whether the claims belong to the pods that are to be placed. Then these pods may have the GPUs of
-                the claims even if the GPUs are reserved for others by now.
+                the claims even if the GPUs are now reserved for other workloads.
             fleet: The fleet to start from, which is not changed; None for the namespace's own.
             known: A cache of what remains of nodes. The caller keeps it while the cluster cache does not change.
         """

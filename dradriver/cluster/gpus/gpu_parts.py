@@ -1,6 +1,9 @@
 """The size of a fraction in GPUs, and the products on which a request can get GPUs or fractions.
 
 GPU time, quotas and metrics count with these numbers.
+
+A *pool* is all ResourceSlices of a node, and has the node's name. A *memory slice* is the unit in which MIG divides a
+GPU's memory. A *share* is a fraction of a GPU without MIG.
 """
 
 from __future__ import annotations

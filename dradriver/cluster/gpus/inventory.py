@@ -3,6 +3,9 @@
 The cluster cache updates the inventory. What is free is kept in the allocator's arrays, which are called a *fleet*.
 ``Fleets`` derives the tenants' fleets from them. A *pool* is all ResourceSlices of a node, and has the node's name. A
 *pin* is the devices that the controller chose for a claim.
+
+A *tentative placement* is the node and GPUs that are chosen for a pod whose claim the scheduler has not allocated yet.
+The *tables* have the bandwidth of each set of a machine's GPUs; the allocator needs them.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ class Inventory:
     """All GPUs of the cluster with their allocations, and the allocator's fleet that is derived from them.
 
     A GPU is not free while any claim uses it or a fraction of it, even if no slice lists the GPU. If a GPU can be
-    divided, the rest can be allocated as shares or MIG slices.
+    divided, its unused part can be allocated as shares or MIG slices.
 
     Attributes:
         holds: The allocations and tentative placements of claims.
@@ -55,8 +58,8 @@ class Inventory:
             may have other GPUs than before.
         reserved: GPUs that are reserved for waiting workloads.
         generation: A counter that grows with every change.
-        aside: Nodes for whose machine the allocator has no such tables yet. No pod is placed there meanwhile, but the
-            allocations there count.
+        aside: Nodes for whose machine there are no tables (bandwidths of GPU sets) yet. No pod is placed there
+            meanwhile, but the allocations there count.
         unplaced: Nodes that publish GPUs, but on which no pod can be placed, for example because the machine is too
             large.
         unhealthy: Nodes with GPUs that no pod gets, because a taint says that they have a fault.
@@ -289,7 +292,9 @@ class Inventory:
         whose: Collection[str] = (),
         are_own: bool = False,
     ) -> Remaining:
-        """Return what is left of a node's GPUs without some claims, excluding GPUs reserved for others.
+        """Return what is left of a node's GPUs without some claims, for the workloads that ask.
+
+        GPUs that are reserved for other workloads are not left.
 
         Args:
             name: The node.
@@ -532,7 +537,7 @@ class Inventory:
     def left(self, name: str, pool: Pool, leaving: Set[Key] = frozenset()) -> Remaining:
         """Return what is left of a node's GPUs if the claims in ``leaving`` are gone.
 
-        ``name`` is the node's, ``pool`` its devices. Reservations are ignored: GPUs reserved for others count as left.
+        ``name`` is the node's, ``pool`` its devices. Reservations are ignored: reserved GPUs count as left, too.
         """
         held = {
             device: {claim: amount for claim, amount in self.holders((name, device)).items() if claim not in leaving}

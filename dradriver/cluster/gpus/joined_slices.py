@@ -8,6 +8,8 @@ After a shift, two GPUs cannot be allocated to others:
 1. The GPU that the claim was allocated. Its pod may still run on it.
 2. The GPU that has the name now. The scheduler gives this name to no other claim. If the pod starts again after a
    reboot, it gets this GPU: the driver forgets prepared claims at boot, and looks the name up again.
+
+A *pool* is all ResourceSlices of a node, and has the node's name.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class _Given(msgspec.Struct):
 
 
 class JoinedSlices:
-    """Joins our node agents' slices with those of another driver that allocates GPUs.
+    """Joins our node agents' slices with the slices of another driver that allocates GPUs.
 
     It also translates the other driver's device names into GPUs.
     """

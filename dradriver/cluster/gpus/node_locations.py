@@ -1,6 +1,9 @@
 """Sets the location of each node in the network, in the allocator's arrays.
 
 The location comes from the node's labels and from the network cards of its machine.
+
+A *fleet* is the allocator's arrays of the nodes and their free GPUs. A *level* of the network is, for example, the rack
+or the block.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The slices come from this driver. If another driver allocates GPUs, its slices are joined with them. The cluster cache
 calls this module for each changed slice, taint rule and claim.
+
+The *inventory* keeps the GPUs of every node. A claim is *pinned* to the GPUs that the controller chose for it.
 """
 
 from __future__ import annotations

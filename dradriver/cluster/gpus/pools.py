@@ -1,4 +1,8 @@
-"""A node's pool: its newest complete ResourceSlices, with the machine that one of them describes."""
+"""A node's pool: its newest complete ResourceSlices, with the machine that one of them describes.
+
+A driver raises the *generation* with each change of a node's slices. The generation is complete once all its slices are
+there. A *gang barrier device* in a pod's claim keeps the pod unbound until its whole gang can start.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Computes what remains of a node's GPUs next to the allocations of claims.
 
 The result has the form that the allocator takes.
+
+A *pool* is all ResourceSlices of a node, and has the node's name. A *fraction* is a share of a GPU or a MIG slice.
 """
 
 from __future__ import annotations

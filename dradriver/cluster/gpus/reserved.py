@@ -1,6 +1,8 @@
 """GPUs that are reserved for waiting workloads, so that other workloads do not get them.
 
 A claim that uses such a GPU already keeps the GPU.
+
+A *pool* is all ResourceSlices of a node, and has the node's name.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Reserved:
     def left(
         self, node: str, pool: Pool, left: Remaining, *, whose: Collection[str] = (), held: Collection[Device] = ()
     ) -> Remaining:
-        """Return what is left of a node without the GPUs that are reserved for others.
+        """Return what is left of a node without the GPUs that are reserved for other workloads.
 
         Args:
             node: The node, a key of ``by_node``.

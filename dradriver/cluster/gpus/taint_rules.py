@@ -3,6 +3,8 @@
 A rule selects devices by driver, pool and device name (resource.k8s.io/v1, v1beta2, and v1alpha3 of Kubernetes 1.35).
 In Kubernetes 1.34 a rule can also select by device class or CEL, which only the scheduler evaluates. Such a rule has no
 effect here.
+
+A driver publishes the devices of a node in a *pool* of slices.
 """
 
 from __future__ import annotations

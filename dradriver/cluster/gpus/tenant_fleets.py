@@ -1,6 +1,8 @@
 """The fleet of each tenant: the GPUs that the policies file lets it use.
 
 These GPUs are the tenant's *partition*. ``Fleets`` keeps the fleets up to date.
+
+A *fleet* is the allocator's arrays of the nodes and their free GPUs.
 """
 
 from __future__ import annotations

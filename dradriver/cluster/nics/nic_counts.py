@@ -181,7 +181,7 @@ class Counts:
         Args:
             ask: The request.
             node: The node.
-            ended: Whether the search was not complete: it reached its limit of work before it had found anything.
+            ended: Whether the search ended early: it reached its limit of work before it had found anything.
         """
         nodes = self._ended.get(ask)
         if nodes is not None:
@@ -191,7 +191,7 @@ class Counts:
             _bound(self._ended, _MOST_ENDED, self._random)
 
     def has_ended(self, ask: NicAsk) -> bool:
-        """Return whether the NIC search for a request was incomplete on some node.
+        """Return whether the NIC search for a request ended early on some node.
 
         This node may still have enough NICs, and the message of a waiting pod says so. Nodes whose NICs have changed
         since do not count. ``ask`` has the NIC requests of a pod.

@@ -1,4 +1,7 @@
-"""The distance of a node's NICs from its GPUs, and attributes that both may share."""
+"""The distance of a node's NICs from its GPUs, and attributes that both may share.
+
+A distance is the path between two devices over PCIe, such as through one switch or between two CPU sockets.
+"""
 
 from __future__ import annotations
 

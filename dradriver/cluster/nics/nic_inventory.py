@@ -3,6 +3,9 @@
 A NIC is in use while it is allocated to a claim, or while a claim of this driver is pinned to it. Slices do not tell
 whether a NIC is in use: a driver may still publish a NIC that is in a pod, or stop publishing it. No NIC slice is read
 before a pod requests NICs.
+
+A claim is *pinned* to NICs that the controller chose for it. A *pool* is the slices in which a driver publishes the
+NICs of a node.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Keeps how much of each resource, such as CPU, is free on every node.
 
 It is counted as in kube-scheduler's plugin ``NodeResourcesFit``.
+
+A *row* is the index of a node in all arrays of nodes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """All nodes as arrays, to find the nodes with GPUs on which a pod fits.
 
 Each node has one row. The table also says when a waiting pod should be tried again.
+
+A *row* is the index of a node in all arrays.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The requirements of one pod for its node, such as CPU, selectors and tolerations.
 
 They are read once per pod. Pods with equal requirements share what is computed from them.
+
+To *narrow* a pod is to restrict it to chosen nodes, by its node affinity.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A toleration is read as one pattern: a key or any key, an effect or any effect, a value or any value. So at most eight
 patterns cover a taint. The taints that a toleration covers are found by one look-up, however many taints exist.
+
+A *row* is the index of a node in all arrays of nodes. A *cordoned* node accepts no new pods (``kubectl cordon``).
 """
 
 from __future__ import annotations

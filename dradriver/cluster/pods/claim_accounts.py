@@ -3,6 +3,9 @@
 On that node the CPU and other resources of the pods are counted. There are three sources: the reflector, the API
 server's answers to our own writes, and the *intended* claims, which the controller is about to create. An older state
 never replaces a newer one.
+
+A *placement* is the node and devices that were chosen for a pod. It is *tentative* until the scheduler allocates the
+claim.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ NOTHING: Final = Account(State.NONE)
 
 
 def account(claim: ClaimRecord | None, intended: Placement | None) -> Account:
-    """Return the account of a claim, from its own record and its planned placement.
+    """Return the account of a claim, from its record and the placement that it will be created for.
 
     The tentative placement of a bound or finished pod counts, too, because another reflector may show the pod before
     the claim's allocation.
@@ -123,7 +126,10 @@ class Accounts:
         return known is not None and known.uid == claim.uid and not known.deleting
 
     def nics_of(self, claim: Key) -> Collection[Given | Place]:
-        """Return the NICs that are allocated to a claim, or else those that it is or will be pinned to."""
+        """Return the NICs of a claim: the allocated ones or, without an allocation, the chosen ones.
+
+        The controller chooses NICs for a claim that it has created or is about to create.
+        """
         known = self.claims.get(claim)
         if known is None:
             placement = self.intended_of(claim)
@@ -171,7 +177,7 @@ class Accounts:
         return [self.claims[key] for key in self._preempting]
 
     def ahead(self, claim: Key) -> bool:
-        """Return whether our own write of a claim is newer than the reflector's state of it."""
+        """Return whether our own write of a claim is newer than the state that the reflector has shown."""
         return claim in self.assumed or claim in self._answered
 
     # What we write.

@@ -125,8 +125,8 @@ class ClaimUsers:
     def heir(self, claim: ClaimRecord) -> Pod | None:
         """Return the next pod to lead an unallocated shared claim: an owner that still waits.
 
-        The controller looks for a place for this pod; the others wait until the claim is allocated. None if no owner
-        waits.
+        The controller looks for a place for this pod. The other pods that share the claim wait until it is allocated.
+        None if no owner waits.
         """
         return _first(self.owners(claim), _waits)
 

@@ -1,4 +1,8 @@
-"""The pods of each gang: which pods start together, by their own annotations and their owners' annotations."""
+"""The pods of each gang: which pods start together, by their own annotations and their owners' annotations.
+
+The *gang barrier* is a device in each pod's claim: it keeps the pods unbound until the whole gang can start. A pod's
+*rank* is its order in the gang.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ class Membership(msgspec.Struct, frozen=True):
 
     Attributes:
         gang: The gang's key: the namespace, and a name that no pod has.
-        member: The gang's size, the pod's rank and other facts that follow from the pod's owner.
+        member: What follows from the pod's owner, such as the gang's size and the pod's rank.
         wants: The gang annotations that its author wrote; None without any.
         maker: The uid of the pod's controlling owner, such as a Job; empty if it has none.
         blocks: Whether the pod stops its PodGroup: kube-scheduler tries no pod of a group while one has a scheduling
@@ -208,7 +212,8 @@ class Gangs:
     def said(self, gang: Key) -> Membership:
         """Return the membership whose annotations count for a whole gang.
 
-        All pods of a gang should have the same gang annotations. If they differ, those of the first pod with any count.
+        All pods of a gang should have the same gang annotations. If they differ, the annotations of the first pod that
+        has any of them count.
         """
         memberships = [self._of[pod] for pod in self.pods(gang)]
         return next((membership for membership in memberships if membership.wants is not None), memberships[0])
@@ -247,7 +252,7 @@ class Gangs:
         return len(self._running.get(gang, ()))
 
     def counts(self) -> tuple[int, int]:
-        """Return two numbers: the gangs that have not started, and those that have."""
+        """Return two numbers: of gangs that have not started, and of gangs that have started."""
         started = sum(bool(pods) and gang not in self._none for gang, pods in self._running.items())
         return len(self._pods) - len(self._none) - started, started
 

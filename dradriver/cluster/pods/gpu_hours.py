@@ -2,6 +2,8 @@
 
 Within an hour the GPU-seconds are counted by bucket: namespace, owner, product and kind (whole GPU, share or MIG
 slice). ``gpu_time`` uses this module.
+
+An hour is given as its number since the epoch. GPU time is *idle* while all devices of the claim are idle.
 """
 
 from __future__ import annotations

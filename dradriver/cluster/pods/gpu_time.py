@@ -2,6 +2,9 @@
 
 All claims count, whichever scheduler or controller chose their devices, from the allocation until other claims can get
 the devices. A fraction counts as the fraction of the GPU that others cannot use. Quotas, fair share and metrics use it.
+
+A *tentative placement* is the node and GPUs that are chosen for a pod whose claim the scheduler has not allocated yet.
+A *pool* is all ResourceSlices of a node, and has the node's name.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class KeptPlaces:
         self.trim(of.gang, claim.planned.size - running)
 
     def trim(self, gang: Key, most: int) -> None:
-        """Keep at most ``most`` places of a gang's lost pods, and release the others.
+        """Keep at most ``most`` places of a gang's lost pods, and release all further ones.
 
         A place is a node and GPUs. The places of the pods that were lost last are kept.
         """

@@ -3,6 +3,9 @@
 Removing a pod's gate narrows the pod to a few nodes for good, so these rules are evaluated before. Pods of this driver
 count on the node where they are or have a tentative placement, foreign pods where they are bound. The anti-affinity of
 foreign pods is left to the scheduler.
+
+A *domain* is the nodes with one value of a label, such as one zone. A *tentative placement* is the node and GPUs that
+are chosen for a pod whose claim the scheduler has not allocated yet.
 """
 
 from __future__ import annotations
@@ -40,11 +43,12 @@ class Neighbours:
     """
 
     def __init__(self, nodes: NodeTable, pods: Mapping[Key, Pod], place_of: Callable[[Key], str | None]) -> None:
-        """Make an object that knows no pods yet.
+        """Make an object that has recorded no rules and no foreign pods yet.
 
         Args:
             nodes: The table of nodes.
-            pods: The pods of the cluster cache.
+            pods: The pods of the cluster cache. The caller must call ``pod_changed`` for each: only this records the
+                pod's rules.
             place_of: Returns the node that a pod is on or has a tentative placement on; None for none.
         """
         self.foreign = ForeignPods()

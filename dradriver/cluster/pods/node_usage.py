@@ -1,4 +1,7 @@
-"""The resources that this driver's pods use on their nodes. Pods with a tentative placement count like bound pods."""
+"""The resources that this driver's pods use on their nodes. Pods with a tentative placement count like bound pods.
+
+A *tentative placement* is the node and GPUs that are chosen for a pod whose claim the scheduler has not allocated yet.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ A node has one channel, for one claim and one ComputeDomain at a time.
 NVIDIA's controller creates the claims from a template once a pod is admitted. The scheduler allocates the node's
 channel together with the pod's GPUs. So a channel is in use in two cases: it is allocated to a claim, or a pod that
 requests a channel has a tentative placement on the node. Thus two pods that request channels never get the same node.
+
+A *ComputeDomain* is NVIDIA's object for pods that use NVLink between nodes.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Channels:
         templates: Templates,
         node_of: Callable[[Key], str | None],
     ) -> None:
-        """Make an object that knows no channels yet.
+        """Make an object that has recorded no channels and no users yet.
 
         Args:
             nodes: The table of nodes. It gets the nodes that have a channel, and the state of each channel.
@@ -109,7 +111,7 @@ class Channels:
         """Record again on which node a pod uses the NVLink channel, if it requests one.
 
         Returns:
-            Whether the pod now uses the channel of another node, or of none.
+            Whether the pod now uses the channel of another node than before, or no channel any more.
         """
         node = None if self.domain_of(pod) is None else self._node_of(pod)
         before = self.of_pod.pop(pod, None)

@@ -30,11 +30,12 @@ class OtherClaims:
         claims: Mapping[Key, ClaimRecord],
         touch: Callable[[Key], None],
     ) -> None:
-        """Make an object without pods.
+        """Make an object that has recorded no claims yet.
 
         Args:
             nodes: The table of nodes.
-            pods: The living pods. ``recount`` must be called for each change.
+            pods: The living pods. The caller must call ``recount`` for each new or changed pod: only this records the
+                claims of the pod.
             claims: The claims. ``claim_changed`` must be called for each change of a claim that a pod names.
             touch: Called with each pod that the controller must look at again.
         """

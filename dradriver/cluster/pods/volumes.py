@@ -2,6 +2,8 @@
 
 The controller must know them before it narrows a pod to a few nodes for good. PersistentVolumeClaims are read when a
 waiting pod of this driver names one. No others are kept.
+
+A *condition* (term) says which labels a node must have.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Reads the devices of a ResourceSlice: the GPU or fraction that a device stands for, and how it can be divided."""
+"""Reads the devices of a ResourceSlice: the GPU or fraction that a device stands for, and how it can be divided.
+
+A *share* is a fraction of a GPU without MIG. A ``Ledger`` describes the driver that allocates the GPUs.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """A placement decision: the node and the GPUs that were chosen for a pod.
 
 The decision names GPUs by uuid. So it stays valid if the GPUs' numbers change before the decision is written.
+
+A *gang barrier device* in a pod's claim keeps the pod unbound until its whole gang can start.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The records that the controller keeps of pods.
 
-This driver's pods are kept whole. Of a foreign pod only its node, resources, host ports and labels are kept.
+This driver's pods are kept with all fields that the controller reads. A *foreign* pod is one that the controller does
+not place: only its node, resources, host ports and labels are kept.
 
 A cluster can have 150,000 foreign pods, and their annotations can be 256 KiB each. So only the fields to keep are
 decoded, and equal values of several pods are stored once.
@@ -58,8 +59,8 @@ class Foreign(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         uid: Its uid.
         resource_version: The resource version of this state.
         node: The node that it is bound to; empty if it is not bound.
-        takes: The resources that it uses of that node, as ``capacity.request_of`` counts them, without zeros. Equal
-            pods share one object.
+        takes: The resources that it uses of that node, as ``pod_resources.request_of`` counts them, without zeros.
+            Equal pods share one object.
         ports: The host ports that it uses there. Equal pods share one object.
         labels: Its labels as JSON, for the rules of other pods that select it. Equal pods share one text. Empty without
             labels and for labels that are too long.
@@ -200,7 +201,7 @@ def _news(statuses: list[ContainerStatus], containers: list[Container]) -> list[
 def _kept(key: str, value: str) -> bool:
     """Return whether the cache keeps an annotation with this key and value.
 
-    It keeps annotations of this driver, and those that describe the pod's gang.
+    It keeps annotations of this driver, and annotations that describe the pod's gang.
     """
     return key.startswith(names.PREFIX) or (key.startswith(gang_owners.SAID) and len(value) <= gang_owners.LONGEST)
 

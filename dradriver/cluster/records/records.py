@@ -1,6 +1,9 @@
 """The records that the controller keeps of claims, nodes, classes and templates.
 
 They contain only what decisions need. Annotations and labels of foreign objects, up to 256 KiB each, are not kept.
+
+A *pin* is the devices that the controller chose for a claim. A *gang barrier device* in a pod's claim keeps the pod
+unbound until its whole gang can start. A node's *channel* is the device that a pod needs to use NVLink between nodes.
 """
 
 from __future__ import annotations
@@ -169,7 +172,7 @@ def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
     wait for it.
 
     Raises:
-        PartlyRead: Some fields cannot be read. The error has the record of the others.
+        PartlyRead: Some fields cannot be read. The error has a record of all other fields.
         BadJson: The JSON is not a claim.
     """
     return codec.decode_part(data, Claim, _kept)

@@ -1,6 +1,8 @@
 """The records that the cluster cache keeps of ResourceSlices.
 
 A record has the slice's position in its pool. For a slice with GPUs it also has the offered devices and the machine.
+
+A *pool* is the slices of one node. A *share* is a fraction of a GPU without MIG.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 In addition to the template of its GPUs, a pod can name templates for network cards or for a channel of multi-node
 NVLink. No scheduler places the pod before these templates exist. Until then it is not known which nodes have the
 devices either.
+
+A pod *waits* until it is bound.
 """
 
 from __future__ import annotations

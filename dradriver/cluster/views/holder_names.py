@@ -1,4 +1,7 @@
-"""Names for people: the pods and claims that use a device or have a tentative placement on it."""
+"""Names for people: the pods and claims that use a device or have a tentative placement on it.
+
+A claim is *pinned* to the devices that the controller chose for it.
+"""
 
 from __future__ import annotations
 

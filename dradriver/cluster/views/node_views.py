@@ -2,6 +2,8 @@
 
 Unlike the cluster cache, a view has facts that no decision needs: claims that only monitor a GPU, and the reason why a
 GPU cannot be allocated. If the newest generation of slices is not complete, it shows an older one.
+
+A GPU is *lost* if it was on the node and has disappeared. A *fraction* of a GPU is a share or a MIG slice.
 """
 
 from __future__ import annotations
@@ -169,7 +171,10 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def users(self) -> list[tuple[Holder, ...]]:
-        """Return the claims that use each GPU for themselves, also those of lost GPUs."""
+        """Return for each GPU the claims that use it; lost GPUs come last.
+
+        Claims that only monitor a GPU on the node are left out.
+        """
         return [*(view.taken_by for view in self.gpus), *(gpu.holders for gpu in self.lost)]
 
     @property
@@ -452,7 +457,9 @@ def _nvlink_set(machine: Machine, free: Sequence[int]) -> Choice | None:
 
 
 def _lost(node: _Node, holders: _Holders, claims: Iterable[Claim]) -> tuple[LostView, ...]:
-    """Return the GPUs that a node lost: those that its agent reports, and those that only a claim still has.
+    """Return the GPUs that a node lost.
+
+    These are the GPUs that its agent reports as lost, and GPUs that only a claim still has.
 
     Args:
         node: The node.

@@ -3,6 +3,8 @@
 The state is kept on the pods' claims, so that it outlasts this process. The node agents write there since when a claim
 is idle. The controller writes there when it will end the pod. A new leader continues once each agent has confirmed
 again that the claim is idle. ``registry`` runs it.
+
+A *workload* is a gang, all pods of an owner that can be suspended (such as a Job), or a single pod.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ class IdlePods:
     async def once(self) -> None:
         """Do the next step of each workload with idle pods.
 
-        An error with one workload does not stop the others.
+        An error with one workload does not stop the work for the other workloads.
         """
         # 1. The next step of each workload. Those that the server asked to leave alone have none, but the warning of a
         #    pod that works again is always revoked.
@@ -264,7 +266,7 @@ class IdlePods:
                 await self._say(pod, kind, text)
 
     def _wait(self, workload: Workload, seconds: float | None) -> None:
-        """Skip a workload for as many seconds as the API server asks for.
+        """Do not process a workload for as many seconds as the API server asks for.
 
         Nothing is skipped if ``seconds`` is None or 0. The pause lasts at most ``LONGEST_ASKED_S`` seconds.
         """

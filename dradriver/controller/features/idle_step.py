@@ -8,6 +8,8 @@ A workload is ended only if all of these hold:
 
 The agent's clock measures how long a GPU is idle. This process's clock measures the age of a confirmation. So clocks
 of two machines are never compared.
+
+A *workload* is a gang, all pods of an owner that can be suspended (such as a Job), or a single pod.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Watches the labels of namespaces while the policies file chooses namespaces of tenants by labels."""
+"""Watches the labels of namespaces while the policies file chooses namespaces of tenants by labels.
+
+A *tenant* is a group of namespaces in the policies file. It names its namespaces, or selects them by their labels.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The Events that the controller writes. ``controller/main.py`` makes the writers, the parts of the loop call them."""
+"""The Events that the controller writes. ``controller/main.py`` makes the writers, the parts of the loop call them.
+
+The *gang barrier* keeps the pods of a gang unbound until all of them have places.
+"""
 
 from __future__ import annotations
 

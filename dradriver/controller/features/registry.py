@@ -12,6 +12,9 @@ Pod Security  a task (agent_admission)         this replica leads
 
 The data that features keep of the cluster is registered in ``cluster/cache/feature_books.py``. Their limits on the
 choice of a node are registered in ``placing/node_limits.py``. The loop, the steps and the plan import no feature.
+
+A *limit* says which GPUs a workload may use. A *tenant* is a group of namespaces in the policies file. A tenant's *cap*
+is the largest number of GPUs that it may have at a time.
 """
 
 from __future__ import annotations

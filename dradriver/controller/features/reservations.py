@@ -1,7 +1,11 @@
-"""Reserves GPUs for workloads that have waited too long while others were placed before them.
+"""Reserves GPUs for workloads that have waited too long while other workloads were placed.
 
 The rules are in ``queue/reservation_rules.py``. The leader makes, moves and ends reservations, stores them for the next
 leader, and counts how long reserved GPUs stay idle.
+
+A *workload* is a single pod or a gang. It is *blocked* if it found no place (a node and GPUs for each pod). The
+*agenda* lists the pods and gangs that the controller processes next. An *allowance* is the pods and GPUs that limits,
+such as a tenant's cap, leave to a workload.
 """
 
 from __future__ import annotations
@@ -74,12 +78,13 @@ class Reservations(Limit):
         Args:
             picture: The cluster cache. The caller must arrange that it calls ``gpus_changed`` for each change of a
                 reserved GPU.
-            agenda: Takes workloads to process: those whose reservation begins or ends.
+            agenda: Takes the workloads whose reservation begins or ends, because they must be processed.
             queue: Gives the blocked workloads in their order.
             tenants: Give the tenant of a namespace.
             workloads: All workloads that the worker keeps, by key.
             limits: Says which GPUs a workload may have. It asks this object while there are reservations.
-            evicted: The workloads that were evicted for others. They are stored together with the reservations.
+            evicted: The workloads that were evicted for other workloads. Their records are stored together with the
+                reservations.
             clock: Gives seconds since the epoch; by default the system's.
         """
         self.terms: Terms | None = Terms()
@@ -145,7 +150,7 @@ class Reservations(Limit):
     def told(self, workload: PendingWorkload, reason: Reason) -> Reason:
         """Return why a workload waits: ``reason``, and the GPUs that are reserved for it.
 
-        Without reserved GPUs it is ``reason`` alone.
+        If no GPUs are reserved for it, the result is ``reason`` alone.
         """
         own = self._held.get(workload.reserved)
         if own is None:
@@ -208,7 +213,7 @@ class Reservations(Limit):
             await self._look(self.terms)
 
     async def _judge(self, who: str) -> None:
-        """Keep the reservation of the workload ``who``, move it to other GPUs, or end it."""
+        """Decide about the reservation of the workload ``who``: keep it, move it to other GPUs, or end it."""
         workload, terms = self._workloads.get(key_of(who)), self.terms or Terms()  # None: not looked at yet, or gone
         before = self._held[who]
         # 1. When will its GPUs be free? ``current`` has these GPUs with the pods that use them, without the claims of
@@ -256,7 +261,7 @@ class Reservations(Limit):
         self._apply(who)
 
     async def _look(self, terms: Terms) -> None:
-        """Note since when workloads are blocked; reserve GPUs for those that have waited too long.
+        """Note since when workloads are blocked; reserve GPUs for workloads that have waited too long.
 
         A workload is blocked if it found no place. ``terms`` are the reservation rules of the policies file.
         """

@@ -2,6 +2,8 @@
 
 The argument ``who`` is a workload's name, the same for every leader: ``NAMESPACE/NAME/UID`` of a pod, or
 ``NAMESPACE/NAME/`` of a gang. ``Reservations`` calls this module.
+
+A *reservation* is a set of GPUs that the controller keeps for a workload that has waited too long.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Figures:
     async def count(self) -> None:
         """Set all gauges once. Other tasks of the event loop can run in between.
 
-        A change during the count may be included or not. If a gauge fails, the others are still set.
+        A change during the count may be included or not. If one gauge cannot be set, all other gauges are still set.
         """
         for figure in (self._gpus, self._held, self._agents, self._sets, self._gangs, self._waiting):
             try:

@@ -1,4 +1,9 @@
-"""Finds or makes the workload of a pod or gang that changed, observes it, and starts its next step."""
+"""Finds or makes the workload of a pod or gang that changed, observes it, and starts its next step.
+
+A *workload* is a single pod or a gang. To *process* it is to observe its state and to do its next step. The *agenda*
+lists the pods and gangs that the controller processes next. A gang has *started* once one of its pods is bound or may
+be bound.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +49,7 @@ class Dispatcher:
         Args:
             picture: The cluster cache.
             agenda: Takes other pods and gangs that have to be processed, now or later.
-            keeper: Keeps the workloads, and forgets those that have ended.
+            keeper: Keeps the workloads, and forgets workloads that have ended.
             runner: Does the next step of a workload.
             gangs: Observes gangs that have not started.
             running: Processes gangs that have started.
@@ -57,7 +62,7 @@ class Dispatcher:
     def look(self, key: Key) -> None:
         """Do the next step of a changed pod or gang.
 
-        After an internal error, this pod or gang pauses, and the others go on.
+        After an internal error, the controller pauses for this pod or gang, and goes on with all others.
         """
         try:
             self._look_at(key)
@@ -167,7 +172,7 @@ class Dispatcher:
                 self._agenda.add(pod_key)
 
     def _gathered(self, key: Key, gang: PendingWorkload | None) -> PendingWorkload | None:
-        """Return a gang with its living pods; None while one of them is being written.
+        """Return a gang with its living pods; None while a write for one of these pods is running.
 
         ``gang`` is the gang's workload so far; None if it has none. While a gang runs, each pod that joins it waits as
         a workload of its own. Once all running pods are gone, the waiting pods become members of the gang again.

@@ -1,4 +1,8 @@
-"""Observes gangs that have not started: their members, their size, and their state. ``Dispatcher`` calls it."""
+"""Observes gangs that have not started: their members, their size, and their state. ``Dispatcher`` calls it.
+
+To *observe* a gang is to read the states of its pods and claims from the cluster cache. The *agenda* lists the pods and
+gangs that the controller processes next.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +79,8 @@ class GangObserver:
         Args:
             workload: The gang's workload so far; None if it has none.
             key: The gang.
-            alone: Members that were single workloads so far. Their objects are used again, with what they remember of
-                the pods.
+            alone: Members that were single workloads so far. The gang gets the same ``Member`` objects, because they
+                have what the controller remembers of the pods.
         """
         known = {member.uid: member for member in (*alone, *(() if workload is None else workload.members))}
         members: list[tuple[Member, Rank | None]] = []

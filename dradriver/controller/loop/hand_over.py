@@ -2,6 +2,10 @@
 
 There are two cases. A pod with the annotation ``when-full: hand-over`` has found no place for long enough. Or the
 scheduler refused several nodes for a pod with rules that only the scheduler can evaluate.
+
+A *tenant* is a group of namespaces in the policies file. A tenant's *cap* is the largest number of GPUs that it may
+have at a time. A tenant's *partition* is the GPUs that the policies file gives to it. The *write lanes* limit for how
+many workloads the controller writes objects at once.
 """
 
 from __future__ import annotations
@@ -47,9 +51,9 @@ class HandOver:
     def due(self, workload: PendingWorkload, now: float) -> float | Reason | None:
         """Return when a pod without a place is handed over, by the event loop's clock.
 
-        This time can be past; ``now`` is the present time. Returns a ``Reason`` if a tenant's partition keeps
-        kube-scheduler from placing pods of this namespace. Returns None if the pod does not request the handover, or
-        while a limit, such as its tenant's cap, keeps the pod waiting.
+        The returned time can be in the past; ``now`` is the present time. Returns a ``Reason`` if a tenant's partition
+        keeps kube-scheduler from placing pods of this namespace. Returns None if the pod does not request the handover,
+        or while a limit, such as its tenant's cap, keeps the pod waiting.
         """
         if workload.is_gang or not workload.lead.wish.hands_over or self._limits.closed(workload):
             return None

@@ -1,6 +1,10 @@
 """Gives waiting workloads their places: queues them, plans and starts writes, and tells pods why they wait.
 
 ``StepRunner`` and ``Turn`` call it.
+
+A *workload* is a single pod or a gang. A *place* is a node and GPUs for one pod. The *agenda* lists the pods and gangs
+that the controller processes next. A workload is *blocked* if it found no place. Workloads of one *equivalence class*
+have the same request.
 """
 
 from __future__ import annotations
@@ -119,7 +123,10 @@ class Placer:
             self.without_place(other, news)
 
     def widen(self) -> None:
-        """Queue workloads again whose limit was raised; tell those that still have no place why."""
+        """Queue workloads again whose limit was raised.
+
+        The pods of workloads that still have no place are told why.
+        """
         for workload, reason in self._planner.widened():
             self.without_place(workload, reason)
 

@@ -1,6 +1,9 @@
 """Plans places for waiting workloads: which GPUs they may have, which nodes to avoid, and why there is no place.
 
 ``Placer`` calls it.
+
+A *workload* is a single pod or a gang. A *place* is a node and GPUs for one pod. A *limit*, such as a tenant's cap,
+restricts the GPUs of a workload. A *reservation* keeps GPUs for a workload that has waited too long.
 """
 
 from __future__ import annotations
@@ -78,12 +81,12 @@ class Planner:
         The limits, such as caps, first say which members may have a place now and on which GPUs (``Offer``). Then up to
         four tries follow, until one finds places:
 
-        1. Avoid the nodes on which the workload was tried, and those on which the scheduler lately refused it. Put one
-           pod on each node. This try is made only for a gang that the scheduler refused for a port, a rule or a volume.
-           The controller does not know which pod has this problem. With one pod on each node, a refusal of one node
-           concerns fewer pods.
+        1. Avoid two kinds of nodes: those on which an earlier placement of the workload failed, and those on which the
+           scheduler lately refused equal pods. Put one pod on each node. This try is made only for a gang that the
+           scheduler refused for a port, a rule or a volume. The controller does not know which pod has this problem.
+           With one pod on each node, a refusal of one node concerns fewer pods.
         2. Avoid the same nodes, with any number of pods on a node.
-        3. Avoid only the nodes on which the workload was tried.
+        3. Avoid only the nodes on which an earlier placement of the workload failed.
         4. Avoid no node. This try may spend as much effort as all others together.
 
         Args:
@@ -156,8 +159,8 @@ class Planner:
     ) -> tuple[Collection[Member], Callable[[Try, Effort], Places]]:
         """Return a gang's members to plan for, and the function that makes one try.
 
-        The members are those without a place, and those that have claims already: the new places are planned near
-        these. ``offer`` has the members and GPUs that the limits allow.
+        The result has the members without a place. It also has the members with claims, because the new places are
+        planned near them. ``offer`` has the members and GPUs that the limits allow.
         """
         terms = terms_of(self._picture, workload)
         assert terms is not None, "it is a gang"
@@ -207,7 +210,7 @@ class Planner:
     def widened(self) -> Iterator[tuple[PendingWorkload, Reason]]:
         """Queue workloads again whose limit was raised.
 
-        Those that still have no place are yielded, each with the reason.
+        Workloads that still have no place are yielded, each with the reason.
         """
         while self._limits.eased:
             yield from self._queue.widen(self._limits.eased.pop())

@@ -1,4 +1,4 @@
-"""Says which running workloads preemption may end: by the policies, recent evictions and the ways to end them.
+"""Says which running workloads preemption may end, by the policies, recent evictions, and how they can be ended.
 
 A *victim* is a workload that preemption ends. A *plan* is one preemption: the claims for a waiting workload, with
 *notes* (annotations) that name the pods that must end first. ``Preemptions`` calls this module.

@@ -10,6 +10,9 @@ free     claims whose victims are gone                         it is allocated a
 Any leader reads all of this from the claims (``api/claims/preemption_note.py``). No pod is told to end before all
 claims exist and all gates are removed. No pod is told twice: the write that tells a pod names its version, and changes
 it.
+
+A *victim* is a workload that preemption ends. A *plan* is one preemption: the claims for a waiting workload, and its
+victims. A *note* is the annotation on a claim that names the pods that must end first.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ class _Answer(NamedTuple):
     """The result of a try to preempt for a workload.
 
     Attributes:
-        plans: How many plans were made.
+        plans: How many searches for victims and places were made.
         ended: How many workloads have to end for the places; 0 if no places were found, or if too many would have to
             end now.
         changes_at: When the result can change without an event, in seconds since the epoch.
@@ -129,7 +132,7 @@ class Preemptions:
     def look(self) -> bool:
         """Try preemption for workloads that found no place; return whether places were found.
 
-        It tries them in the queue's order, until ``MOST_LOOKS`` plans were made.
+        It tries the workloads in the queue's order, until it has made ``MOST_LOOKS`` searches.
         """
         if not self._terms.enabled or not len(self._queue) or not self._lanes.room():
             return False
@@ -240,9 +243,9 @@ class Preemptions:
 
     @property
     def _margin_s(self) -> float:
-        """Return how many seconds a place is kept after its victims' longest grace period.
+        """Return the seconds by which a place is kept longer than the longest grace period of its victims.
 
-        The writes before the evictions take some of this time.
+        The grace period begins only after some writes. They take a part of this time.
         """
         return max(self._terms.margin_seconds, LEAST_MARGIN_S)
 
@@ -395,7 +398,8 @@ class Preemptions:
     def _holders(self, claim: ClaimRecord) -> Iterable[str]:
         """Return the uids of the pods that now use the GPUs chosen for a claim.
 
-        Pods of the claim itself are left out. Empty if the claim's choice of GPUs cannot be read.
+        The pods that the claim was created for are left out. The result is empty if the claim's choice of GPUs cannot
+        be read.
         """
         for device in () if claim.pin is None else claim.pin.taken:
             for key in self._picture.inventory.holders(device):

@@ -3,6 +3,9 @@
 Only a limited number of workloads may end within a minute. If a workload needs more evictions than are left, they are
 saved for it. Until this workload has its place, preemption is not tried for other workloads of its priority or below.
 If the workload cannot use the evictions now, others may. ``Preemptions`` calls this module.
+
+A *try* is a search for workloads whose end gives the waiting workload a place (a node and GPUs for each pod). A
+*victim* is a workload that is ended.
 """
 
 from __future__ import annotations
@@ -123,9 +126,9 @@ class PreemptionTurns:
         return last_try.version != self._picture.version or now >= last_try.changes_at
 
     def begin(self, workload: PendingWorkload) -> None:
-        """Note that a try begins; each pause is twice as long as the last.
+        """Note that a try for a workload begins, and set the pause before its next try.
 
-        The pauses are those between two tries for the same workload.
+        Each pause is twice as long as the pause before.
         """
         times = self._tries[workload.key].times if workload.key in self._tries else 0
         pause_s = min(FIRST_PAUSE_S * 2.0**times, LONGEST_PAUSE_S)

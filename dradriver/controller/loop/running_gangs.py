@@ -1,4 +1,8 @@
-"""Decides for gangs that run whether all pods are restarted because some were lost. ``Dispatcher`` calls it."""
+"""Decides for gangs that run whether all pods are restarted because some were lost. ``Dispatcher`` calls it.
+
+The *owner* of a gang is the object that creates its pods, such as a Job. A gang *runs* once one of its pods is bound or
+may be bound.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Finds the next step of a workload, a single pod or a gang, and does it. ``Dispatcher`` calls it."""
+"""Finds the next step of a workload, a single pod or a gang, and does it. ``Dispatcher`` calls it.
+
+A *place* is a node and GPUs for one pod. The *agenda* lists the pods and gangs that the controller processes next.
+"""
 
 from __future__ import annotations
 

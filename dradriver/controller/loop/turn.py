@@ -2,6 +2,9 @@
 
 Read this first. ``Turn.take`` shows what the controller does; each step names the module that does it. Nothing here
 waits for the API server: reflectors fill the cluster cache, and the executor runs the writes.
+
+A *workload* is a single pod or a gang. A *place* is a node and GPUs for one pod. The *write lanes* limit for how many
+workloads the controller writes objects at once.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ SLICE_S: Final = 0.01  # of work before others get the loop
 class Turn:
     """Runs the controller's turns.
 
-    If an internal error concerns one workload, that workload pauses and the others go on.
+    If an internal error concerns one workload, the controller pauses for it and goes on with all other workloads.
     """
 
     def __init__(

@@ -1,4 +1,8 @@
-"""Puts the parts of the controller's loop together: agenda, queue, planner and writers. ``Controller`` runs it."""
+"""Puts the parts of the controller's loop together: agenda, queue, planner and writers. ``Controller`` runs it.
+
+A *workload* is a single pod or a gang. A *place* is a node and GPUs for one pod. The *agenda* lists the pods and gangs
+that the controller processes next.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,7 @@ class Worker:
         followed: An event. It is sent with the policies that come into force.
         reasons: Why pods wait.
         placed: Writes Events and metrics about placed pods.
-        evicted: The workloads that were evicted for others. A feature stores them.
+        evicted: The workloads that were evicted for other workloads. The feature ``Reservations`` stores them.
     """
 
     def __init__(

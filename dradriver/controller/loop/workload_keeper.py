@@ -1,6 +1,10 @@
 """Keeps the workloads of the loop: which pause, which wait for their scheduler, and which are forgotten.
 
 The dispatcher calls it whenever it processes a pod or gang.
+
+A *workload* is a single pod or a gang. The *agenda* lists the pods and gangs that the controller processes next. The
+*write lanes* limit for how many workloads the controller writes objects at once. A *gang barrier device* in a pod's
+claim keeps the pod unbound until its whole gang can start.
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ def _kept(
     The pods of this preemption plan and all other pods of the namespace are checked. So the next plan does not fail
     because it names another pod of the same budget.
 
-    If a budget allows some disruptions, but fewer than the plan needs, as many of its pods are left out as it allows.
-    The next plan may end those.
+    If a budget allows some disruptions, but fewer than the plan needs, the result leaves out as many of its pods as it
+    allows. The next plan may end these pods.
 
     Args:
         selectors: The budgets and their selectors, by name.

@@ -2,6 +2,9 @@
 
 Preemption tries workloads first that were never refused, then those that were refused least often. So a pod that can
 never end delays a preemption once, and does not stop it.
+
+A *workload* is a gang or a single pod. A *plan* is one preemption: the claims for a waiting workload, and the pods that
+must end for them.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Preemption calls this module. Each call is safe to repeat. An eviction applies only to the pod version that was read, so
 a pod that ends already is not evicted again. A suspended owner has a record of why it was suspended. Disruption budgets
 count for both.
+
+A *workload* is a gang or a single pod. A *plan* is one preemption: the claims for a waiting workload, and its
+*victims*, the pods that must end for them.
 """
 
 from __future__ import annotations
@@ -117,7 +120,9 @@ class Evictions:
         return tuple((workload, now - at) for (workload, _), (at, _) in self._evicted_at.items())
 
     def _note(self, workload: Key, pod: Pod) -> tuple[Key, str] | None:
-        """Record that a pod's workload was told to end; return the record's key for ``_forget``.
+        """Record that a pod's workload was told to end; return the key of the record.
+
+        The method ``_forget`` takes this key.
 
         Returns None if there is a record already. A gang gets one record for all its pods.
         """
@@ -215,7 +220,7 @@ class Evictions:
         return False
 
     def untold(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
-        """Return those of the pods whose eviction may be tried now.
+        """Return the pods among ``pods`` whose eviction may be tried now.
 
         Pods are left out for a while after a try, because the cluster cache may not show the result yet.
         """

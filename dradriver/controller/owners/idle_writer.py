@@ -1,4 +1,7 @@
-"""Ends idle workloads: a pod by the Eviction API, a gang or the pods of a Job by suspending their owner."""
+"""Ends idle workloads: a pod by the Eviction API, a gang or the pods of a Job by suspending their owner.
+
+A workload is *idle* if the node agents report that the GPUs of all its claims are idle. ``IdlePods`` calls this module.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the API version in which the server has a kind of owner of gangs. Most clusters lack most kinds."""
+"""Finds the API version in which the server has a kind of owner, such as JobSet. Most clusters lack most kinds."""
 
 from __future__ import annotations
 

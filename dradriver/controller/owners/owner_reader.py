@@ -1,6 +1,8 @@
 """Reads how many pods a gang has from the owner of its pods, for as long as the gang waits.
 
 ``GangObserver`` and ``RunningGangs`` call it.
+
+A gang's *size* is the number of its pods. An *index* is the number that a Job gives to each of its pods.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The state that ``OwnerRestarts`` keeps: requested restarts, and owners that are suspended."""
+"""The state that ``OwnerRestarts`` keeps: requested restarts, and owners that are suspended.
+
+To *restart* a gang is to end all its pods, so that their owner, such as a Job, creates them again.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
 """Restarts gangs through their owners: suspends and resumes an owner, or deletes the pods if its kind allows that.
 
-A suspended owner is always resumed. A record on the owner says that it must be (``suspendable_owners``), and each
-leader finds the owner by its label. If others change the owner meanwhile, their change stays. Pods are deleted only if
-their owner does not count that as a failure. No pod of a Job is evicted here.
+A suspended owner is always resumed. An annotation on the owner, its *record*, says that it must be resumed
+(``api/gangs/suspendable_owners.py``). Each leader finds the owner by its label. If others change the owner meanwhile,
+their change stays. Pods are deleted only if their owner does not count that as a failure. No pod of a Job is evicted
+here.
+
+An *owner* is the object that creates a gang's pods, such as a Job. To *restart* a gang is to end all its pods, so that
+their owner creates them again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Suspends owners of gangs: checks, writes, and lists suspended owners.
 
 ``OwnerRestarts`` calls it.
+
+An *owner* is the object that creates a gang's pods, such as a Job. The *record* of a suspension is an annotation on the
+owner: which pods were lost, when, and why.
 """
 
 from __future__ import annotations

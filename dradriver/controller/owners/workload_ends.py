@@ -1,6 +1,8 @@
 """Says how preemption ends a workload: by suspending the owner of a gang, or pod by pod. Pure.
 
 ``Evictions`` calls it.
+
+A *workload* is a gang or a single pod.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The limit of multi-node NVLink: a pod of a ComputeDomain needs a node with a free channel. See ``node_limit``."""
+"""The limit of multi-node NVLink: a pod of a ComputeDomain needs a node with a free channel. See ``node_limit``.
+
+A *ComputeDomain* is NVIDIA's object for pods that use NVLink between nodes. A node's *channel* is the device that each
+of these pods needs. A *pin* is the node and the devices that the controller chose for a claim.
+"""
 
 from __future__ import annotations
 

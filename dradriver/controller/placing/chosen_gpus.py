@@ -1,6 +1,8 @@
 """Lists the GPUs that the allocator chose, for each request of the pod's claim.
 
 ``decide``, ``gang_placements`` and ``nic_places`` call this module.
+
+A *choice* is the GPUs, or fractions of GPUs, of one node that the allocator chose for a pod.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The limit of other drivers' claims: a pod with an allocated claim needs a node for it. See ``node_limit``."""
+"""The limit of other drivers' claims: a pod with an allocated claim needs a node for it. See ``node_limit``.
+
+The allocation of a claim says which nodes can use its devices. A *pin* is the node and the devices that the controller
+chose for a claim.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,9 @@ example for a volume. A pod's node affinity cannot be made wider once its gate i
 next-best nodes, too, and the controller can make the pod's claim again for one of them.
 
 A *pin* is the node and the devices that an existing claim names. ``plan`` calls this module.
+
+A *snapshot* is a read-only view of the cluster cache, for example without some claims. A *choice* is the GPUs, or
+fractions of GPUs, of one node that the allocator chose.
 """
 
 from __future__ import annotations
@@ -236,7 +239,7 @@ def _asked_for(
     preferences that the claim states.
 
     Args:
-        snapshot: The cluster without what the claim and ending pods use.
+        snapshot: The cluster as if the claim and the ending pods used nothing.
         wish: The pod's request.
         pin: The GPUs of the claim.
         only_node: A mask that is True for the node of the claim only: (rows,), one row per node.
@@ -273,7 +276,7 @@ def _fractions_asked_for(
     size.
 
     Args:
-        snapshot: The cluster without what the claim and ending pods use.
+        snapshot: The cluster as if the claim and the ending pods used nothing.
         wish: The pod's request.
         request: The fractions that ``wish`` requests.
         pin: The GPUs of the claim.

@@ -47,8 +47,8 @@ class Together(NamedTuple):
     Attributes:
         role: The role whose pods have this rule.
         pods: The roles whose pods all terms select.
-        domains: For each term, the index of its node label in a cell's values, and some values of this label. They are
-            those of the domains that already have selected pods from outside the gang.
+        domains: For each term, the index of its node label in a cell's values, and some values of this label. A domain
+            with one of these values already has selected pods from outside the gang.
     """
 
     role: int

@@ -3,6 +3,8 @@
 The allocator plans a gang without knowing NICs. A node is *short* if a plan puts pods on it that request more NICs than
 it has near their GPUs. Then another plan is made, without the node or without its GPUs that cannot have NICs.
 ``gang_plan`` calls this module.
+
+A *member* is a pod of the gang. A *snapshot* is a read-only view of the cluster cache, for example without some claims.
 """
 
 from __future__ import annotations
@@ -337,7 +339,7 @@ def column(picture: Picture, ask: NicAsk, fit: Bools) -> Ints:
 
 
 def told(members: Sequence[Member]) -> str:
-    """Return a sentence with the NICs that a gang's pods request; empty for none."""
+    """Return a sentence that names the NICs that a gang's pods request; empty for none."""
     asks = (member.wish.nics for member in members)
     ask = next((ask for ask in asks if ask is not None and ask.requests), None)
     if ask is None:

@@ -2,6 +2,9 @@
 
 A *new* member gets its place by this plan. A *kept* member has its place, with a claim, from an earlier plan.
 ``gang_plan`` calls this module.
+
+A gang's *plan* lists the places of all its pods. A *place* is a node and GPUs. A pod's *index* is its number in this
+list; a note (annotation) on its claim has it.
 """
 
 from __future__ import annotations
@@ -53,8 +56,8 @@ def placements_of(
         terms: What the pods of the gang request as a whole.
         placed: The GPUs of all members in the plan.
         plan_choice: The plan.
-        kept: The members that keep their places. Each has a tuple: its place, which is ignored here, and what its claim
-            notes of the gang's plan, or None.
+        kept: The members that keep their places. Each has a tuple of two values: its place, which is ignored here, and
+            its claim's note about the gang's plan, or None.
         hostnames: For each member, the hostname labels of the nodes that it may use, by node.
 
     Raises:
@@ -129,7 +132,7 @@ def _indices(
     Args:
         members: The new members.
         most: All indices are below this number. It must leave a free index for each new member.
-        kept_plans: What the claims of the kept members note of the gang's plan, with their indices.
+        kept_plans: The notes about the gang's plan on the claims of the kept members. They have these members' indices.
         home: The places of lost pods, by the new members that replace these pods.
     """
     free = dict.fromkeys(range(most))

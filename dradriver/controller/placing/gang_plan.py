@@ -2,6 +2,9 @@
 
 A *role* is all pods of a gang with equal requests. A member *keeps* its place if it has a claim, or if its claim is
 about to be created. Places for all other members are planned near these. ``plan`` calls this module.
+
+A *place* is a node and GPUs for one pod. A gang's *plan* lists the places of all its pods. Each claim has a note
+(annotation) about the plan. A *snapshot* is a read-only view of the cluster cache, for example without some claims.
 """
 
 from __future__ import annotations
@@ -105,9 +108,9 @@ def _first_of(
 ) -> dict[Member, Placement] | None:
     """Return places for the longest possible beginning of a list of members.
 
-    For example, for the first 6 of 8 members. None if even the first ``least`` members have no places. The allocator
-    gives places to all pods of a request or, if the pods have different roles (different requests), to none. So this
-    function asks again with fewer pods.
+    For example, for the first 6 of 8 members. None if even the first ``least`` members have no places. If the pods have
+    different roles (different requests), the allocator gives places to all of them or to none. So this function asks
+    the allocator with different numbers of pods.
 
     Pods that are equal for their author can have different roles, for example because some were restricted to the nodes
     of an earlier plan.
@@ -292,7 +295,7 @@ def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list
 def _as_near(choice: GangChoice, best: GangChoice) -> bool:
     """Return whether the plan ``choice`` is as good as ``best``, by links and network.
 
-    Links are those between a pod's GPUs. ``choice`` must not use more nodes than ``best``.
+    Only the links between the GPUs of one pod count. ``choice`` must not use more nodes than ``best``.
     """
 
     def levels(choice: GangChoice) -> Counter[tuple[object, object]]:

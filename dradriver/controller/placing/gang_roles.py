@@ -2,6 +2,9 @@
 
 A *role* is all pods of a gang with equal requests. A *quota* is an amount of each node that the gang's pods use up,
 such as a host port. A member *keeps* its place if it has a claim already. ``gang_plan`` calls this module.
+
+A *snapshot* is a read-only view of the cluster cache, for example without some claims. A node's *channel* is the device
+that a pod needs to use NVLink between nodes.
 """
 
 from __future__ import annotations

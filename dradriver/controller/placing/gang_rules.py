@@ -2,6 +2,8 @@
 
 ``gang_plan`` calls this module. A cell is all nodes with equal values of the labels that the rules name. ``gang_cells``
 distributes the pods over the cells, and the allocator plans within each cell.
+
+A *role* is all pods of a gang with equal requests. A *plan* is the places of all its pods.
 """
 
 from __future__ import annotations

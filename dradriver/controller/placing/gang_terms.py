@@ -1,4 +1,8 @@
-"""What a gang requests as a whole, and the order of its pods: the input of each search."""
+"""What a gang requests as a whole, and the order of its pods: the input of each search.
+
+A *member* is a pod of the gang. A *place* is a node and GPUs for one pod. A *network section* is nodes that are close
+to each other, such as those of one rack.
+"""
 
 from __future__ import annotations
 

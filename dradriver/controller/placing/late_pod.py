@@ -1,6 +1,9 @@
 """Prepares the search for a late pod, which joins a running gang: nearby pods, and the place that is kept for it.
 
 The controller's planner and ``gputopo explain`` call this module and pass the search to ``plan``.
+
+A *place* is a node and GPUs. The place of a lost pod is kept for the pod that replaces it. A *snapshot* is a read-only
+view of the cluster cache, for example without some claims.
 """
 
 from __future__ import annotations

@@ -204,8 +204,8 @@ def _spread_on_nodes(picture: Picture, roles: RoleRules, rules: Rules, spread: S
     The shape is (rows,). The number is the fewest pods of any node, plus the skew, less the pods that the node has now.
     It is 0 if this is negative. There is one row per node.
 
-    None if quotas cannot stand for the constraint: the gang could raise the fewest pods of any node, and so change the
-    numbers. Then ``gang_cells`` evaluates the constraint.
+    None if quotas cannot stand for the constraint. This is so if the gang's own pods could raise the number on the node
+    with the fewest pods, and so change these numbers. Then ``gang_cells`` evaluates the constraint.
 
     Args:
         picture: The cluster cache.

@@ -252,7 +252,8 @@ def _tied_gpus(ask: NicAsk, request: NicRequest, gpus: Mapping[str, Sequence[int
 def _by_request(node_nics: NodeNics, ask: NicAsk, nics: Sequence[int]) -> Chosen:
     """Return the PCI addresses of NICs by the name of the claim's request.
 
-    ``nics`` has the numbers of the NICs in ``node_nics``: first those of the first request in ``ask``, and so on.
+    ``nics`` has numbers of NICs in ``node_nics``: first the NICs for the first request in ``ask``, then for the second,
+    and so on.
     """
     remaining = iter(nics)
     return {
@@ -277,9 +278,9 @@ def gpus_apart(
 
     The size of the result says what it means:
 
-    * Larger than ``gpus``: each set of ``gpus`` of them can have its NICs.
-    * Equal to ``gpus``: this set can. Others may not, for example because some GPUs get one NIC more.
-    * Smaller: no set of ``gpus`` can have its NICs.
+    * More than ``gpus`` GPUs: any ``gpus`` of them can have their NICs.
+    * Exactly ``gpus`` GPUs: these can have their NICs. Another set may not, for example if some GPUs get one NIC more.
+    * Fewer GPUs: no set of ``gpus`` GPUs can have its NICs.
 
     Args:
         picture: The cluster cache.
@@ -391,10 +392,10 @@ def _gpus_of_nics(
 
 
 def _offers_all(ask: NicAsk, gpus: int) -> bool:
-    """Return whether ``gpus_apart`` returns all GPUs that can have NICs, for any choice among them.
+    """Return whether ``gpus_apart`` returns all GPUs that can have NICs, not one of several sets.
 
-    If not, it returns one of several possible sets of GPUs. A search that fails with this set could succeed with
-    another set, so the node can still have a place. ``gpus`` is how many GPUs share the NICs that ``ask`` requests.
+    If it returns one of several possible sets, a search that fails with this set could succeed with another one. So the
+    node can still have a place. ``gpus`` is how many GPUs share the NICs that ``ask`` requests.
     """
     has_one_kind = (
         len({(request.device_class, request.selectors, request.tolerations) for request in ask.requests}) == 1

@@ -1,4 +1,8 @@
-"""The limits of NICs for a single pod: NICs that its claim requests, and GPUs near NICs. See ``node_limit``."""
+"""The limits of NICs for a single pod: NICs that its claim requests, and GPUs near NICs. See ``node_limit``.
+
+A *pin* is the node and the devices that the controller chose for a claim. A *fleet* is the allocator's arrays of the
+nodes and their free GPUs. A *rank* function returns the best sets of GPUs, best first.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """Finds places for pods that request NICs of other drivers: sets of GPUs on nodes that also have the NICs.
 
 ``nic_limit`` and the gang plan call this module.
+
+A *fleet* is the allocator's arrays of the nodes and their free GPUs. A *rank* function returns the best sets of GPUs,
+best first.
 """
 
 from __future__ import annotations
@@ -155,7 +158,7 @@ def _with_other_gpus(
 
 
 def _with_nics(picture: Picture, wish: PlacementRequest, choices: Choices, effort: NicSearchEffort) -> Choices:
-    """Return those of the choices whose nodes have the requested NICs for their GPUs.
+    """Return the choices among ``choices`` whose nodes have the requested NICs for their GPUs.
 
     ``effort`` limits the search.
     """

@@ -62,16 +62,19 @@ def wanted(ask: NicAsk) -> str:
 
 
 def figures(picture: Picture, ask: NicAsk, nodes: Collection[str]) -> str:
-    """Return a text with how many NICs these nodes have, are free, and match ``ask``.
+    """Return as text the numbers of NICs on these nodes: all, the free ones, and those that match.
 
-    ``ask`` has the requested NICs. Only the three nodes with the most free NICs are named.
+    A NIC matches if ``ask``, the request for NICs, accepts it. Only the three nodes with the most free NICs are named.
     """
     most_free_first = sorted(nodes, key=lambda node: (-len(picture.nics.free(node)), node))
     return " ".join(_figures(picture, ask, node) for node in most_free_first[:_MOST_NODES_IN_TEXT])
 
 
 def _figures(picture: Picture, ask: NicAsk, node: str) -> str:
-    """Return as text how many NICs a node has, are free, and match ``ask``."""
+    """Return as text the numbers of NICs on a node: all, the free ones, and those that match.
+
+    A NIC matches if ``ask``, the request for NICs, accepts it.
+    """
     nics, free_nics = picture.nics.on(node), picture.nics.free(node)
     judge = picture.nics.counts.judge(ask.requests)
     fitting = [nic for nic in free_nics if any(judge.of(nic))]
@@ -91,7 +94,8 @@ def _figures(picture: Picture, ask: NicAsk, node: str) -> str:
 def _impossible(picture: Picture, ask: NicAsk) -> Alike | None:
     """Return a constraint on GPUs and NICs that no node can satisfy; None if there is none.
 
-    The constraints are those of ``ask``. This one cannot be satisfied even if all GPUs and NICs are free.
+    The constraints of ``ask``, the request for NICs, are checked. The returned one cannot be satisfied even if all GPUs
+    and NICs are free.
     """
     for constraint in ask.alike:
         if not includes_gpus(ask, constraint):

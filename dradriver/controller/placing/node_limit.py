@@ -1,6 +1,9 @@
 """``NodeLimit``: the interface by which a feature limits the choice of a node and a set of GPUs.
 
 ``decide`` and ``ranking`` call the limits of a request and know none by name; ``node_limits`` lists them.
+
+A *pin* is the node and the devices that the controller chose for a claim. A *fleet* is the allocator's arrays of the
+nodes and their free GPUs. A *rank* function returns the best sets of GPUs, best first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Plans where the pods of a workload go. The controller, preemption, reservations and the CLI call this module.
 
 ``decide`` places a single pod and ``gang_plan`` the pods of a gang. Both write nothing and wait for nothing.
+
+A *place* is a node and GPUs for one pod. A *snapshot* is a read-only view of the cluster cache, for example without
+some claims.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@
 3. In a section, take the nodes first that cost least for each pod.
 4. Place the gang as if all workloads of these nodes had ended. Then only those workloads really end whose GPUs, or
    other resources, the places need.
+
+A *piece* is the part of a running workload on one node. A *section* of the network is nodes that are close to each
+other, such as those of one rack.
 """
 
 from __future__ import annotations
@@ -32,9 +35,9 @@ CLUSTER: Final = "cluster"
 class _Room(msgspec.Struct):
     """How many pods of a gang a node can take after some workloads have ended.
 
-    The node's workloads up to a priority end. ``pods`` counts by GPUs alone. ``cost`` has two numbers, each divided by
-    ``pods``: workloads to end and GPU-seconds lost. ``pieces`` are the workloads to end, each with its part on the
-    node.
+    All workloads of the node up to a certain priority end. ``pods`` counts by GPUs alone. ``cost`` has two numbers,
+    each divided by ``pods``: workloads to end and GPU-seconds lost. ``pieces`` are the workloads to end, each with its
+    part on the node.
     """
 
     name: str
@@ -165,7 +168,7 @@ def _in_part(search: Search, rooms: Sequence[_Room]) -> Found | None:
     """Return a gang's places on some nodes, and few victims; None if there are no places.
 
     ``rooms`` has the nodes, and the workloads to end there. First ``search`` simulates that all of these end. Then it
-    spares those that the places do not need.
+    spares the workloads whose GPUs or other resources the places do not need.
     """
 
     def simulate(pieces: Collection[Piece]) -> dict[Member, Placement] | None:

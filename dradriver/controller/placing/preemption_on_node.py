@@ -7,6 +7,8 @@ steps:
 2. The nodes are searched by simulations, lowest bound first, until a bound exceeds the best cost.
 3. The placement also names other nodes with workloads that could end. If the chosen victims cannot be ended, a later
    preemption uses another of these nodes.
+
+A *victim* is a workload that preemption ends.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The simulation calls ``plan`` for the cluster without some running workloads: without their GPUs, CPU, memory and pod
 slots. All other pods stay, also those without GPUs. ``loop/preemption.py`` calls it. Pure.
+
+A *victim* is a workload that preemption ends. A *scene* is the running workloads that may end for the waiting workload.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 A *victim* is a workload that preemption ends. A *piece* is the part of a running workload on one node.
 ``preemption_on_node`` and ``preemption_in_network`` choose which workloads to try. Pure.
+
+A *place* is a node and GPUs for one pod. A *snapshot* is a read-only view of the cluster cache, for example without
+some claims.
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ class PreemptionNode(msgspec.Struct):
         free: How many GPUs the pod could have now. GPUs of pods that are already being deleted count as free.
         lacks: How much of each resource is missing for the pod. The key 0 stands for GPUs, 1 for the first amount of
             the request, and so on. Resources that are not missing are left out.
-        closed: GPUs that the pod may not have: of other partitions, or reserved for others.
+        closed: GPUs that the pod may not have: they are in other tenants' partitions, or reserved for other workloads.
         pieces: The workloads that can be preempted there.
     """
 
@@ -236,7 +239,7 @@ def spared(
 
 
 def _ending_for(picture: Picture, members: Sequence[Member], ending: Sequence[WorkloadPod]) -> list[WorkloadPod]:
-    """Return those of the ending pods whose GPUs some member can have.
+    """Return the ending pods whose GPUs some member can have.
 
     The GPUs of a lost pod are kept while its gang runs. Only the pod that replaces it can have them.
     """

@@ -2,6 +2,8 @@
 
 A *fleet* is the allocator's arrays of the nodes and their free GPUs. A *limit* is a feature's limit on the choice of a
 node (``node_limit``). ``decide`` calls this module; the gang plan uses its texts.
+
+A *snapshot* is a read-only view of the cluster cache, for example without some claims.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ def _explained(
     """Return the allocator's error, with why nodes and GPUs were not offered to it.
 
     The allocator does not know these nodes and GPUs, so its own text cannot name them. It was offered the nodes
-    ``fit``, without those that ``limits`` left out.
+    ``fit``, without the nodes that ``limits`` leave out.
     """
     picture = snapshot.picture
     left_out = _all_causes(snapshot, wish, fit, limits)
@@ -200,7 +202,7 @@ def _lacks(picture: Picture) -> str:
 
 
 def any_aside(picture: Picture, fit: Bools) -> bool:
-    """Return whether the GPUs of any of these nodes cannot be placed on yet.
+    """Return whether no pod can be placed yet on some of these nodes.
 
     For a new type of machine, the controller first computes the sets of GPUs. Until then it places no pod on nodes of
     this type.
@@ -218,7 +220,7 @@ def causes(
 ) -> list[str]:
     """Return texts that say why nodes are left out for a pod.
 
-    The nodes are those that ``eligible`` or a limit leaves out.
+    A node can be left out by the function ``eligible`` or by a limit.
 
     Args:
         snapshot: The cluster.

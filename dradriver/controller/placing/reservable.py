@@ -1,6 +1,9 @@
 """Finds sets of GPUs that can be reserved for a waiting workload, and until when other pods use them.
 
 ``Reservations`` calls it.
+
+A *candidate* is a set with the claims that use it now. An *allowance* is the pods and GPUs that limits, such as a
+tenant's cap, leave to a workload. A tenant's *partition* is the GPUs that the policies file gives to it.
 """
 
 from __future__ import annotations
@@ -108,8 +111,8 @@ class Reservable:
         Args:
             workload: The workload.
             allowance: The pods and GPUs that limits, such as its tenant's cap, leave to it.
-            besides: The set that is reserved already; it is not returned again. Another set may have GPUs in common
-                with it: those that are free already then stay reserved.
+            besides: The set that is reserved already; it is not returned again. The returned set may have GPUs in
+                common with it. If the reservation moves, these GPUs stay reserved.
 
         Raises:
             WordError: The workload's request cannot be read.
@@ -133,8 +136,8 @@ class Reservable:
     def _in_time(self, workload: PendingWorkload, candidate: Candidate, now: float) -> bool:
         """Return whether a workload would end before any maintenance of the nodes begins.
 
-        The nodes are those of ``candidate``, a set of GPUs. The workload is assumed to begin once these are free; at
-        ``now`` if that is unknown.
+        ``candidate`` is a set of GPUs on these nodes. The workload is assumed to begin once the GPUs are free. If this
+        time is unknown, it is assumed to begin at ``now``.
         """
         ends = [use.ends_at for use in candidate.uses]
         begins = now if None in ends else max((at for at in ends if at is not None), default=now)
@@ -169,9 +172,9 @@ class Reservable:
         """Yield for each node a time, and its first set of GPUs that becomes free.
 
         No set of the node is free before this time. At this time the node has as many free GPUs as the pod requests, in
-        any combination. A set that fits the pod can be free later. The nodes come in the order of these times. The set
-        is None if the node has no set for the pod. ``allowance`` has the pods and GPUs that limits, such as a tenant's
-        cap, leave to the workload.
+        any combination. The set that fits the pod may become free only later. The nodes come in the order of these
+        times. The set is None if the node has no set for the pod. ``allowance`` has the pods and GPUs that limits, such
+        as a tenant's cap, leave to the workload.
         """
         wish, clock = workload.lead.wish, asyncio.get_running_loop().time
         assert isinstance(wish.request, Whole), "asked before"

@@ -1,4 +1,7 @@
-"""Lists workloads that preemption can end, and pods that end already. ``Preemptable`` calls it."""
+"""Lists workloads that preemption can end, and pods that end already. ``Preemptable`` calls it.
+
+A *workload* is a gang or a single pod. A pod *ends* from its deletion until it is gone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The limit of spot nodes, which a pod can prefer or avoid. See ``node_limit``; the gang plan uses ``favoured``."""
+"""The limit of spot nodes, which a pod can prefer or avoid. See ``node_limit``; the gang plan uses ``favoured``.
+
+A *spot node* is a node that its provider can take away at any time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks what a pod needs before it can get a place: objects that it names, and its gang. ``Dispatcher`` calls it."""
+"""Checks what a pod needs before it can get a place: objects that it names, and its gang. ``Dispatcher`` calls it.
+
+A *place* is a node and GPUs for one pod.
+"""
 
 from __future__ import annotations
 

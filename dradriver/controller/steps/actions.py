@@ -1,4 +1,9 @@
-"""All possible next steps of a workload. ``step`` returns one, and ``StepRunner`` does it."""
+"""All possible next steps of a workload. ``step`` returns one, and ``StepRunner`` does it.
+
+A *place* is a node and GPUs for one pod. A *gate* is this driver's scheduling gate. A *gang barrier device* in a pod's
+claim keeps the pod unbound until its whole gang can start. To *revoke* a claim is to delete it, so that other pods can
+get its GPUs.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,10 @@ class Ending(msgspec.Struct, frozen=True):
     why: Reason
 
     def look_at(self, now: float) -> float:
-        """Return when to check the ending pods again; times are by the event loop's clock."""
+        """Return when to check the ending pods again.
+
+        This time and ``now`` are by the event loop's clock.
+        """
         return min(self.until, now + LOOK_S)
 
 

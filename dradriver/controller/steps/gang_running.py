@@ -3,6 +3,8 @@
 ``RunningGangs`` calls it. An unbound pod that is older than the gang's claims should have started with the gang. If
 there is no gang barrier, the scheduler may have bound some pods and found no room for this one. A pod that is younger
 than the claims replaces a lost pod, or lets the gang grow.
+
+The *gang barrier* is devices in the claims of a gang that keep its pods unbound until all have places.
 """
 
 from __future__ import annotations

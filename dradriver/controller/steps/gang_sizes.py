@@ -1,4 +1,7 @@
-"""Finds how many pods a gang has: from its annotations, from its pods, or from the owner of the pods."""
+"""Finds how many pods a gang has: from its annotations, from its pods, or from the owner of the pods.
+
+A *PodGroup* is Kubernetes' own object for a gang. An *index* is the number that a Job gives to each of its pods.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +65,9 @@ def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | Reason 
 def done_of(gangs: Gangs, said: Membership, sizes: Sizes) -> int:
     """Return how many pods of a gang's size need no place.
 
-    They have succeeded, or have an index that has failed for good. Or they belong to the gang's PodGroup and request no
-    GPUs. ``gangs`` has the gangs of the cluster; ``said`` has the gang's annotations and labels on its pods. ``sizes``
-    reads owners.
+    These pods have succeeded, or have an index for which the Job makes no more tries. Or they belong to the gang's
+    PodGroup and request no GPUs. ``gangs`` has the gangs of the cluster; ``said`` has the gang's annotations and labels
+    on its pods. ``sizes`` reads owners.
     """
     wrote, read = said.wants is not None and said.wants.size is not None, said.member.read
     done = gangs.done(said.gang)

@@ -14,6 +14,9 @@ barriers do not keep pods from being bound (``Picture.barrier``), the gang has s
 
 All deadlines of such a gang are checked here: in ``_overdue``, and while earlier claims are deleted. The worker only
 keeps a pause after a failed write. ``pod_step`` does the same for single pods, by the same rules (``rules.py``).
+
+A gang's *plan* is the places (node and GPUs) of its pods. A *gang barrier device* in a pod's claim keeps the pod
+unbound until its whole gang can start.
 """
 
 from __future__ import annotations
@@ -131,7 +134,7 @@ def _too_few(ready: int, needed: int, lacking: Mapping[str, Reason | None], *, d
     Args:
         ready: How many members can be placed.
         needed: How many the gang needs.
-        lacking: By uid, what each of the other members lacks.
+        lacking: The members that cannot be placed, by uid, each with what it lacks.
         done: How many pods of the gang's size need no GPUs.
     """
     if (why := next(filter(None, lacking.values()), None)) is not None:
@@ -219,7 +222,7 @@ def _placed(state: GangState, picture: Picture, now: float, deadlines: Deadlines
 
 
 def _free(claims: Mapping[str, ClaimRecord]) -> tuple[ClaimRecord, ...]:
-    """Return those of a gang's claims that may be deleted to free their GPUs.
+    """Return the claims of a gang that may be deleted to free their GPUs.
 
     Each claim without allocated devices may be. A claim with allocated devices may be deleted only if one of them is a
     gang barrier device: this keeps its pod unbound. Otherwise the pod may be bound at this moment.

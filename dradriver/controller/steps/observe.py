@@ -18,6 +18,10 @@ barrier       a claim with a gang barrier, told to go     the pod is bound      
 allocated     a claim with its devices                    the pod is bound                     waits
 bound         a node, and a claim with its devices        its annotations are right            -
 bypassed      a node, and no allocated claim              the reflectors show the claim        told, at a deadline
+
+A *gang barrier device* in a pod's claim keeps the pod unbound until its whole gang can start. The scheduler is *told to
+go* by a condition on the claim: then the pod may be bound. A *tentative* claim names GPUs that the scheduler has not
+allocated yet. To *revoke* it is to delete it.
 """
 
 from __future__ import annotations
@@ -100,7 +104,7 @@ class GangState(msgspec.Struct, frozen=True):
             such member.
         broken: By the uid of the pod, why its unallocated claim cannot or should not be allocated.
         ending: The other pods that have to end before the gang's claims get their GPUs; None if there are none.
-        is_asleep: Whether all its places must be released to make the scheduler try its pods again.
+        is_asleep: Whether all its places must be released, because only this makes the scheduler try its pods again.
     """
 
     workload: PendingWorkload

@@ -3,6 +3,9 @@
 Once a pod's gate is removed, its GPUs are kept from other pods only until a deadline. If the pod is not bound by this
 time, for any cause, the claim is deleted. All deadlines of such a pod are checked here. ``gang_step`` does the same for
 gangs that have not started, by the same rules (``rules.py``).
+
+A *shared* claim is one whose GPUs several pods use. A *gang barrier device* in a pod's claim keeps the pod unbound
+until its whole gang can start.
 """
 
 from __future__ import annotations
@@ -284,7 +287,7 @@ def _settled(pod: Pod, claim: ClaimRecord) -> Settle | None:
 
 
 def _untrue(pod: Pod, claim: ClaimRecord) -> dict[str, str | None]:
-    """Return the annotations that the pod must get, because it shows those of another claim.
+    """Return the annotations that the pod must get, because it shows annotations for another claim.
 
     This can happen if two leaders overlap: one wrote the annotations for a claim that has been replaced since. Empty if
     the annotations are right, or if the claim belongs to another pod or has no devices.

@@ -1,6 +1,8 @@
 """Rules for single pods and gangs alike: what breaks a claim, and how long to wait for the scheduler.
 
 ``pod_step``, ``gang_step`` and ``observe`` call this module.
+
+A claim is *broken* if its chosen GPUs are gone, unusable or unreadable, or are allocated to another claim.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def freed_at(member: Member, claim: ClaimRecord, now: float) -> float | None:
     claim when it is told that the barrier is off. A scheduler that was restarted meanwhile, or failed to write the
     release, does not: it ignores pods whose claims are being deleted (1.36.3, foreachPodResourceClaim).
 
-    The time is by the event loop's clock. ``now`` means that the scheduler must be told at once.
+    The time is by the event loop's clock. If the result equals ``now``, the scheduler must be told at once.
     """
     if claim.seat is None:
         return None
@@ -63,11 +65,11 @@ def freed_at(member: Member, claim: ClaimRecord, now: float) -> float | None:
 
 
 def patience(member: Member, deadlines: Deadlines) -> float | None:
-    """Return until when a scheduler's refusal of a pod is tolerated; None if there is none.
+    """Return until when a scheduler's refusal of a pod is tolerated; None without a refusal.
 
-    None also while the scheduler preempts other pods for this pod. ``deadlines`` says how long a refusal is
-    tolerated. If the scheduler also refused the pod with its last claim, it may repeat the same message. The API does
-    not show a repeated message, so the controller waits longer. The time is by the event loop's clock.
+    The result is None, too, while the scheduler preempts other pods for this pod. ``deadlines`` says how long a refusal
+    is tolerated. If the scheduler also refused the pod with its last claim, it may repeat the same message. The API
+    does not show a repeated message, so the controller waits longer. The time is by the event loop's clock.
     """
     memory = member.memory
     if memory.unschedulable_at is None or is_preempting(member.pod):

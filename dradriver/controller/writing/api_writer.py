@@ -1,6 +1,10 @@
 """Makes single writes of claims. Each is safe to repeat, and the server refuses it if the object has changed.
 
 ``Commit``, the executor and the garbage collector call it.
+
+The *write lanes* limit for how many workloads the controller writes objects at once. A *slot* is the right to write the
+objects of one workload. A claim is *pinned* to the GPUs that the controller chose: the scheduler can allocate only
+these.
 """
 
 from __future__ import annotations
@@ -213,7 +217,7 @@ class ApiWriter:
     async def create_handed_over(self, pod: Pod, wish: PlacementRequest) -> None:
         """Create the claim of a pod that is handed over to kube-scheduler.
 
-        The claim is pinned to no GPU. The errors are those of ``create``.
+        The claim names no GPU, so the scheduler chooses. The method raises the same errors as ``create``.
         """
         assert wish.alone is not None, "the pod says so"
         body = claim_builder.handed_over(pod, wish.alone)

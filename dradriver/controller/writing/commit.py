@@ -3,6 +3,10 @@
 A plan takes two writes for each pod: its claim is created, and then its gate is removed. No gate is removed before all
 claims exist, so a plan that fails keeps no GPU from others. Each write is safe to repeat. If the writes stop half-way,
 the API shows how far they came, and ``observe`` reads it there.
+
+A *plan* is the chosen places (node and GPUs) of a workload's pods. A *gang barrier device* in a pod's claim keeps the
+pod unbound until its whole gang can start. The *write lanes* limit for how many workloads the controller writes objects
+at once.
 """
 
 from __future__ import annotations
@@ -69,8 +73,8 @@ class Commit:
         The cluster cache counts the claims already (``Picture.promise``). The gates are removed once all claims exist.
         A pod without this driver's gate only needs its claim, because the scheduler waits for the claim.
 
-        If a claim cannot be created, the others are deleted again; ``_undo`` says when they stay. ``slot`` is the
-        workload's right to write.
+        If a claim cannot be created, the other claims of the plan are deleted again; ``_undo`` says when they stay.
+        ``slot`` is the workload's right to write.
 
         Raises:
             MovedOnError: Something changed meanwhile; look again.
@@ -122,7 +126,7 @@ class Commit:
     async def _undo(
         self, plan: Mapping[Member, Placement], made: Collection[ClaimRecord], error: BaseException, slot: Slot
     ) -> None:
-        """Undo a failed plan: stop counting its claims, and delete those that were created.
+        """Undo a failed plan: stop counting its claims, and delete the claims that were created.
 
         They are not deleted if the task was cancelled, or if the server itself is in trouble. The next step of their
         pods then uses or deletes them.
@@ -265,7 +269,8 @@ class Commit:
     async def settle(self, member: Member, step: Settle, slot: Slot) -> None:
         """Correct a pod's annotations, the owners of its claim, and nominated nodes.
 
-        ``step`` says what to correct; ``slot`` is the workload's right to write. The errors are those of ``go``.
+        ``step`` says what to correct; ``slot`` is the workload's right to write. It raises the same errors as the
+        method ``go``.
         """
         if step.joins is not None:
             await self._writer.owners.adopt(member.pod, step.joins.uid)
@@ -357,14 +362,14 @@ class Commit:
     def go_on(self, slot: Slot) -> None:
         """Check that the next write for a workload may begin.
 
-        The errors are those of ``ApiWriter.go_on``. ``slot`` is the workload's right to write.
+        It raises the same errors as ``ApiWriter.go_on``. ``slot`` is the workload's right to write.
         """
         self._writer.go_on(slot)
 
     async def stand(self, claims: Iterable[ClaimRecord]) -> bool:
         """Return whether the server still has all these claims, unallocated and not being deleted.
 
-        The errors are those of ``ApiWriter.look``.
+        It raises the same errors as ``ApiWriter.look``.
         """
         for claim in claims:
             known = await self._writer.look(claim.key)

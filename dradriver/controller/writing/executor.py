@@ -1,6 +1,10 @@
 """Runs the writes of many workloads at once, and handles their results.
 
 ``StepRunner``, ``Placer``, ``Turn`` and ``Preemptions`` call it.
+
+A *workload* is a single pod or a gang. A *plan* is the chosen places (node and GPUs) of its pods. The *agenda* lists
+the pods and gangs that the controller processes next. The *write lanes* limit for how many workloads the controller
+writes objects at once. To *revoke* a claim is to delete it, so that other pods can get its GPUs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Deletes this driver's claims that nothing else removes. ``Worker`` runs it."""
+"""Deletes this driver's claims that nothing else removes. ``Worker`` runs it.
+
+An *orphan* is a claim that no pod needs any more. The *write lanes* limit for how many workloads the controller writes
+objects at once.
+"""
 
 from __future__ import annotations
 

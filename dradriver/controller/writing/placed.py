@@ -1,4 +1,7 @@
-"""Reports on placed pods: metrics of their sets and waiting times, and the Event that names the GPUs."""
+"""Reports on placed pods: metrics of their GPU sets and waiting times, and the Event that names the GPUs.
+
+A *set* is the GPUs that were chosen for one pod.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """Writes pods: the gate and annotations. The server refuses each write if the pod was replaced.
 
 ``ApiWriter``, ``Commit`` and ``Reasons`` call it.
+
+The *gate* is this driver's scheduling gate, which keeps the scheduler from the pod. A *placement* is the node and GPUs
+that were chosen for it.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ class PodWriter:
     async def hand_over(self, pod: Pod, why: str) -> None:
         """Remove this driver's gate from a pod that kube-scheduler places, and write the reason ``why``.
 
-        The errors are those of ``lift``.
+        It raises the same errors as the method ``lift``.
         """
         await self._lift(pod, {names.REASON: cut(why)}, {})
 
@@ -81,7 +84,7 @@ class PodWriter:
     async def tell(self, pod: Pod, reason: str | None) -> bool:
         """Write on a pod why it waits; return whether the annotation has changed.
 
-        If ``reason`` is None, the annotation is removed. The errors are those of ``annotate``.
+        If ``reason`` is None, the annotation is removed. The method raises the same errors as ``annotate``.
         """
         return await self.annotate(pod, {names.REASON: reason})
 

@@ -1,4 +1,7 @@
-"""Writes on pods why they wait, as annotation and Event: rarely, and only when no placement waits for a write."""
+"""Writes on pods why they wait, as annotation and Event: rarely, and only when no placement waits for a write.
+
+A *placement* is the node and GPUs that were chosen for a pod.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Stores reservations in a ConfigMap of the driver's namespace, so that the next leader continues them.
 
 ``Reservations`` calls it.
+
+A reservation has *failed* if it ended without a place for its workload and kept GPUs idle for long.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class ReservationStore:
             blocked: Since when workloads wait for a reservation.
             failed: For each tenant, or namespace without a tenant: how many reservations failed, and when the last one
                 did.
-            evicted: Workloads that were evicted for others.
+            evicted: Workloads that were evicted for other workloads.
         """
         written = reservation_config_map.Written(
             kept=list(kept), blocked=list(blocked), failed=list(failed), evicted=list(evicted)

@@ -1,4 +1,7 @@
-"""Adds pods to the owners of the claims that they share, before their gates are removed."""
+"""Adds pods to the owners of the claims that they share, before their gates are removed.
+
+Kubernetes deletes a claim when its last owner is gone.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ The controller writes it when it begins to lead, then after pauses that grow to 
 that a user deletes is written again within seconds. The next leader counts on from the last write. It adds the time
 since then for claims that still exist. If this replica is killed, the time of claims that ended since the last write is
 lost.
+
+*Usage* is GPU time. A *bucket* is a namespace, owner, product and kind (whole GPU, share or MIG slice) for which it is
+counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Classifies failed writes: trouble of the server, of the moment, or of the object."""
+"""Classifies failed writes by their cause: the server, the moment (a retry can help), or the written object."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Outcome(enum.Enum):
 def outcome(error: DriverError) -> Outcome:
     """Return the cause of a failed write, by its verb, its object and the answer.
 
-    ``SERVER`` pauses the writes of all pods, the other two only those of this pod. An error of a webhook must not stop
-    other pods, so it is never ``SERVER``. Three errors can come from a webhook (mutating/dispatcher.go of
-    k8s.io/apiserver 1.36):
+    ``SERVER`` pauses the writes for all pods. The other two causes pause only the writes for this pod. An error of a
+    webhook must not stop other pods, so it is never ``SERVER``. Three errors can come from a webhook
+    (mutating/dispatcher.go of k8s.io/apiserver 1.36):
 
     * The message names the webhook: ``OBJECT``.
     * 500 with the reason InternalError, because the patch of a webhook cannot be applied: ``MOMENT``.
