@@ -1,4 +1,7 @@
-"""The body of a request while it arrives: ``server.Endpoint`` reads it, and ends the request if its sender is slow."""
+"""The body of a request while it arrives: ``server.Endpoint`` reads it, and ends the request if its sender is slow.
+
+A sender is slow if it sends less than ``RATE`` bytes a second.
+"""
 
 from __future__ import annotations
 

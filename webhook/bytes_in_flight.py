@@ -1,8 +1,9 @@
 """Limits how many bytes of large request bodies the server holds at once, and shares them among the senders.
 
-``server.Endpoint`` calls it. When a body turns out to be large, the endpoint first borrows as many bytes as the body
-has. Then it reads the remaining bytes of the body. As with connections (``dradriver/process/server_connections.py``),
-an address that waits takes bytes from the address that holds most.
+``server.Endpoint`` calls it. A *loan* is the right of one body to use some of these bytes. When a body turns out to be
+large, the endpoint first borrows as many bytes as the body has. Then it reads the remaining bytes of the body. As with
+connections (``dradriver/process/server_connections.py``), an address that waits takes bytes from the address that holds
+most.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Budget:
     """Lends bytes to bodies: first to the address with the fewest bytes.
 
     Among addresses with the same number of bytes, the body that is due first gets its bytes first. A body is due after
-    the time that it takes at ``RATE``, and after ``MOST_DELAY_S`` at the latest. So small bodies overtake large ones,
-    and no body waits forever.
+    the time that its bytes take at the speed ``RATE``, and after ``MOST_DELAY_S`` seconds at the latest. So small
+    bodies overtake large ones, and no body waits forever.
 
     An address that sends alone can hold all bytes. If another address that holds less must wait, the address that holds
     most loses its oldest loan. A loan is not revoked before its term is over. Loans of one address never revoke each

@@ -1,10 +1,10 @@
 """Decides which certificates the webhook should have, from the present ones and the time. Pure functions.
 
-A certificate is served only when every caller trusts its authority already. So an authority is replaced in three steps,
-each in a separate run:
+An *authority* is a certificate that signs the served certificate. A certificate is served only when every caller trusts
+its authority already. So an authority is replaced in three steps, each in a separate run:
 
 1. The new authority is published next to the old one (``trusted``).
-2. After ``SETTLE`` the new authority issues the certificate that is served.
+2. After the time ``SETTLE`` the new authority issues the certificate that is served.
 3. The old authority is removed when it has expired.
 """
 

@@ -1,9 +1,11 @@
 """CREATE of a pod with the driver's annotations: its GPU limits become one claim, and it gets a scheduling gate.
 
-``admission`` calls it. The API server calls a second time, with a new request uid, if another webhook or plugin changed
-the pod (``reinvocationPolicy: IfNeeded``). So every step gives the same result when it is repeated. An exception is the
-name of the claim, which is new each time. The webhook cannot tell a second call from a copy of the pod, and a copy must
-never share the pod's claim. A new name does no harm, because no claim with the first name exists yet.
+``admission`` calls it. A *note* is an annotation in which the driver keeps data for itself, such as the resolved
+request. A *copy* is a new pod that was made from the manifest of a stored pod, and has its notes. The API server calls
+a second time, with a new request uid, if another webhook or plugin changed the pod (``reinvocationPolicy: IfNeeded``).
+So every step gives the same result when it is repeated. An exception is the name of the claim, which is new each time.
+The webhook cannot tell a second call from a copy of the pod, and a copy must never share the pod's claim. A new name
+does no harm, because no claim with the first name exists yet.
 """
 
 from __future__ import annotations
@@ -293,8 +295,8 @@ def _noted(pod: pod_view.Pod) -> tuple[Asks, str, str]:
 
     The note is an annotation with the resolved request, written by the webhook on the original.
 
-    The values are the requests by container, the product and the vendor. A copy has no GPU limits, because the webhook
-    removed the limits of the original. Product and vendor are empty if these limits named none.
+    The three values are the requests by container, the product and the vendor. A copy has no GPU limits, because the
+    webhook removed the limits of the original. Product and vendor are empty if these limits named none.
 
     Raises:
         WordError: The note cannot be read, or names a container that the pod does not have.

@@ -1,7 +1,8 @@
 """The desired values of the driver's fields in a pod.
 
-``create`` and ``update`` return them, and ``patch`` writes them. The desired form of a list is given as ``Entries``: a
-number stands for the sent entry with this index, JSON for a new entry.
+A *note* is an annotation in which the driver keeps data for itself. A *result* is an annotation that shows the author
+which GPUs the pod got. ``create`` and ``update`` return the desired values, and ``patch`` writes these. The desired
+form of a list is given as ``Entries``: a number stands for the sent entry with this index, JSON for a new entry.
 """
 
 from __future__ import annotations

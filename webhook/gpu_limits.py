@@ -1,4 +1,7 @@
-"""Reads the GPU limits of containers, and converts them into uses of the pod's claim."""
+"""Reads the GPU limits of containers, and converts them into uses of the pod's claim.
+
+``Asks`` has the GPUs or fractions (shares, MIG slices) that each container requests, by container name.
+"""
 
 from __future__ import annotations
 

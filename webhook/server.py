@@ -39,7 +39,7 @@ class Endpoint:
     Args:
         admission: Answers reviews.
         wait_s: The longest time of a request, seconds.
-        grace_s: For how many seconds a sender may send more slowly than ``body.RATE``.
+        grace_s: For how many seconds a sender may send more slowly than the speed ``body.RATE``.
     """
 
     def __init__(self, admission: Admission, *, wait_s: float = WAIT_S, grace_s: float = GRACE_S) -> None:

@@ -1,6 +1,8 @@
 """Finds which claim of a pod has its GPUs, if the pod has no GPU limits but refers to a ResourceClaimTemplate.
 
-The controller makes this claim from the template. ``create`` and ``update`` call this module.
+An *entry* is an element of the pod's ``spec.resourceClaims``; it names a claim or a template. The annotation ``claim``
+says which entry is for the GPUs. If the pod has only one entry with a template, the annotation is not needed. The
+controller makes the claim with the GPUs from this template. ``create`` and ``update`` call this module.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
         asks: The GPUs that its limits and annotations request, by container.
 
     Raises:
-        WordError: Several templates are possible, the annotation names no entry, or the pod refers to a claim by its
-            name instead of a template.
+        WordError: Several templates are possible and no annotation ``claim`` says which one is meant. Or the annotation
+            names an entry that the pod does not have, or contradicts limits. Or the pod refers to a claim by its name
+            instead of a template.
     """
     templates = {
         entry.name: entry.resource_claim_template_name

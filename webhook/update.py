@@ -1,8 +1,8 @@
 """UPDATE of a pod by any user but the controller: the fields that the driver wrote are copied from the live pod.
 
-A user can apply the manifest of a pod again. The manifest still has the limits that the webhook removed, and lacks the
-fields that the driver added. Kubernetes does not let these fields change, so without this module the API server would
-refuse every such update.
+The *live* pod is the pod as the API server has stored it. A user can apply the manifest of a pod again. The manifest
+still has the limits that the webhook removed, and lacks the fields that the driver added. Kubernetes does not let these
+fields change, so without this module the API server would refuse every such update.
 
 Annotations that changed are read as on creation, and have an effect while the pod waits for its place. An annotation
 that was bad before, and does not change, is not refused: it must be possible to remove the finalizers of an object that
@@ -199,10 +199,10 @@ def _has_parts(asks: Asks) -> bool:
 def _asks(live: pod_view.Pod) -> tuple[Asks | None, Resolved | None]:
     """Return the GPUs that the live pod's containers request, and its resolved request.
 
-    The second is the note on the pod, an annotation of the driver. The first comes from the second if possible. Each is
-    None if it is not known. The webhook removed the GPU limits when the pod was created, so the note is the only
-    complete source. If the note cannot be read, two conditions must hold for the GPUs to be known: a single container
-    uses the pod's claim, and an annotation has the number of GPUs.
+    The second value is read from the note on the pod, an annotation of the driver. The first value is taken from the
+    second if possible. Each is None if it is not known. The webhook removed the GPU limits when the pod was created, so
+    the note is the only complete source. If the note cannot be read, two conditions must hold for the GPUs to be known:
+    a single container uses the pod's claim, and an annotation has the number of GPUs.
     """
     try:
         note = resolved.read(live.written)

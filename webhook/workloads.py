@@ -4,8 +4,8 @@ Kubernetes does not copy annotations of such an object to its pods, but many man
 reads these annotations like the annotations of a pod. So the author of a mistake gets an error at once, instead of an
 Event on the object's controller.
 
-A template with annotations of the driver is not changed. There is one exception: before an update its annotations were
-exactly those of the object, which shows that they were copied.
+A template with annotations of the driver is not changed. There is one exception, in an update: if the annotations of
+the template were exactly those of the object before, they had been copied. Then the new annotations are copied, too.
 """
 
 from __future__ import annotations

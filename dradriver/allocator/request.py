@@ -1,6 +1,8 @@
 """A pod's request for GPUs, whole ones or fractions, and the choice for it: plain data, without numpy.
 
-A request is a ``Whole`` (whole GPUs), a ``Share`` (one share for each container) or a ``Mig`` (MIG slices).
+A *ring* is an order in which each GPU of a set sends to the next one, and the last to the first. A *step* is one of
+these connections. A request is a ``Whole`` (whole GPUs), a ``Share`` (one share for each container) or a ``Mig`` (MIG
+slices).
 """
 
 from __future__ import annotations
@@ -104,8 +106,8 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbi
         architecture: Only GPUs of this architecture (``hopper``).
         min_memory_mib: Only GPUs with at least this much memory. A request for fractions also means the memory of the
             whole GPU.
-        min_driver: Only machines with this driver version or a later one: ``580``.
-        min_cuda: Only machines whose driver supports this CUDA version: ``12.4``.
+        min_driver: Only machines whose GPU driver has this version or a later one: ``580``.
+        min_cuda: Only machines whose GPU driver supports this CUDA version: ``12.4``.
         vendor: The vendor of the GPUs in lower case, such as ``nvidia``, the default. Only NVIDIA's GPUs can be used as
             fractions.
     """
@@ -327,7 +329,7 @@ class NoPlaceError(DriverError):
 
     @property
     def cause(self) -> Cause:
-        """Return why the request was refused, as a value for programs: ``Cause.GPUS``."""
+        """Return why the request was refused, as a value for programs, such as ``Cause.GPUS``."""
         return self._cause
 
     def more(self, *texts: str, nearest: str = "", cause: Cause | None = None) -> NoPlaceError:
@@ -411,7 +413,7 @@ class LazyNoPlaceError(NoPlaceError):
 
     @property
     def cause(self) -> Cause:
-        """Return why the request was refused, as a value for programs: ``Cause.GPUS``."""
+        """Return why the request was refused, as a value for programs, such as ``Cause.GPUS``."""
         return self._error().cause
 
 

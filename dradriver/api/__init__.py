@@ -2,7 +2,7 @@
 
 All components of the driver use it.
 
-pod         the request of a pod: annotations, the note with the resolved request, the list of alternatives
+pod         the request of a pod: annotations, the note (annotation) with the resolved request, the list of alternatives
 gangs       gangs, their owners and sizes
 claims      ResourceClaims: built, read, compared
 slices      ResourceSlices: built from a machine, and read as a machine

@@ -1,4 +1,7 @@
-"""The view of one machine: the matrix of ``nvidia-smi topo -m``, and groups, levels and devices for placement."""
+"""The view of one machine: the matrix of ``nvidia-smi topo -m``, and groups, levels and devices for placement.
+
+A *group* is a set of GPUs with good links between them, which the driver publishes for placement.
+"""
 
 from __future__ import annotations
 

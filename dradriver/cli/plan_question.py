@@ -47,7 +47,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         nccl_version: The NCCL that runs on the machine, ``2.23``; the newest if neither this nor the machine has one.
         architecture: One word.
         min_memory: A quantity: ``40Gi``.
-        min_driver: A version: ``580``.
+        min_driver: A version of the GPU driver: ``580``.
         min_cuda: A version: ``12.4``.
         vendor: The GPU vendor; by default the machine's, for a cluster NVIDIA.
         max_cross_nvswitch_gpus: As the annotation: a number of GPUs.

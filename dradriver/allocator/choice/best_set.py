@@ -1,6 +1,7 @@
 """Finds the best set of free GPUs of one machine that meets the criteria.
 
-``machine_choice`` calls it. Sets are bit masks: bit ``i`` is the GPU at position ``i`` of the machine.
+``machine_choice`` calls it. *Criteria* are the properties that a set must have, such as NVLink. Sets are bit masks: bit
+``i`` is the GPU at position ``i`` of the machine.
 """
 
 from __future__ import annotations

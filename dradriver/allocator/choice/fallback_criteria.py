@@ -1,7 +1,8 @@
 """The criteria of a request's fallback levels: what a set must have at each.
 
-Each level except the last adds one preferred constraint to the required ones, in the order of the request. The last
-level has the required constraints alone. ``machine_choice`` and ``fleet`` try the levels one after another.
+A *constraint* is a property of a set of GPUs, such as ``nvlink`` or one NUMA node. Each level except the last adds one
+preferred constraint to the required ones, in the order of the request. The last level has the required constraints
+alone. ``machine_choice`` and ``fleet`` try the levels one after another.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Counts the sets that the free GPUs of one machine form, by size and bandwidth.
 
-``gputopo free`` and the controller's metrics show the counts.
+A set is *free* if all its GPUs are free. ``gputopo free`` and the controller's metrics show the counts.
 """
 
 from __future__ import annotations

@@ -3,15 +3,15 @@
 The criteria in their order:
 
 1. the required constraints
-2. the best fallback level that a free set reaches
+2. the best fallback level that a free set reaches: the first preferred constraint that the set meets
 3. predicted bus bandwidth
 4. the sets of GPUs that remain free for later pods (``set_order``)
-5. the cohesion of the set's GPUs (``set_order.cohesion``)
+5. the cohesion of the set: how near and alike its GPUs are (``set_order.cohesion``)
 6. the nearest NICs
 7. the lowest GPU numbers
 
-For a single GPU, the first criterion after the required ones is that no linked pair of free GPUs is broken. The same
-input always gives the same answer.
+If a single GPU is requested, one more criterion follows the required constraints: the GPU should not be one of two
+linked GPUs that are both free. The same input always gives the same answer.
 """
 
 from __future__ import annotations

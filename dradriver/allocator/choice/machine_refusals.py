@@ -1,4 +1,7 @@
-"""Says why no set of one machine's GPUs fits a request, and which set is nearest to it."""
+"""Says why no set of one machine's GPUs fits a request, and which set is nearest to it.
+
+``machine_choice`` calls this module. *Criteria* are the properties that a set must have, such as NVLink.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def _nearest(machine: Machine, tables: Tables, offered: int, *, request: Whole, 
 
     Args:
         machine: The machine.
-        tables: Figures of every set of the machine's GPUs, by mask; ``size`` is the number of its GPUs.
+        tables: Figures of every set of the machine's GPUs, by mask; ``tables.size`` is the number of its GPUs.
         offered: Bit mask of all free GPUs.
         request: The request.
         usable: Bit mask of the free GPUs that pass the request's filters (product, memory and so on).

@@ -112,9 +112,9 @@ def dealt(
     evenly as possible. The search also chooses which GPUs get one NIC less, and which request's NIC is for which GPU.
 
     With several requests, one assignment problem (``assign``) decides which request gets a NIC and which GPU gets it.
-    Each NIC is a column and a row of this problem. A request that takes the column gets the NIC, and the NIC's row then
-    takes a column that stands for a GPU. If no request takes the NIC's column, the NIC's own row takes it, and the NIC
-    stays unused.
+    Each NIC has a column and a row in this problem. If a request takes the NIC's column, the request gets the NIC. Then
+    the NIC's row takes a column that stands for a GPU, and this GPU gets the NIC. If no request takes the NIC's column,
+    the NIC's own row takes it, and the NIC stays unused.
 
     Args:
         costs: (GPUs, NICs), how far each NIC is from each GPU; ``NEVER`` if it may not go to the GPU.

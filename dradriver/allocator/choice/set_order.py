@@ -1,7 +1,8 @@
 """The order of the sets that meet the criteria, as integers: the set with the lowest number is taken.
 
-Each strategy (``best-fit``, ``pack``, ``spread``, ``first-fit``) is one function that returns an array with one number
-for each bit mask of GPUs. Three numbers are compared one after another:
+A strategy is the rule by which a request chooses between equally good sets: ``best-fit``, ``pack``, ``spread`` or
+``first-fit``. Each strategy is one function that returns an array with one number for each bit mask of GPUs. Three
+numbers are compared one after another:
 
 1. the bandwidth of the set
 2. the sets that the remaining free GPUs still form if this set is taken; the strategy decides how these are counted
@@ -45,8 +46,8 @@ class SetOrder(NamedTuple):
     """Three numbers for every set of GPUs; the set with the lowest numbers is taken.
 
     The numbers are compared one after another. Each is an array of shape (2**g,) for g GPUs, int64, with the set's bit
-    mask as index. The second one is about the GPUs that remain, so its index is the mask of the remaining GPUs.
-    ``first`` is below 2**23, the other two are below 2**20.
+    mask as index. The second one is about the GPUs that remain, so its index is the mask of the remaining GPUs. The
+    first number is below 2**23, the other two are below 2**20.
     """
 
     first: Ints

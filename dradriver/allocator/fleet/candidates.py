@@ -1,7 +1,7 @@
 """Candidates: the nodes that a request may use, and the usable GPUs there.
 
-``Fleet`` makes them. GPUs are given as bit masks of positions. Many nodes have the same free GPUs, so figures are
-computed once per mask.
+``Fleet`` makes them. GPUs are given as bit masks: bit ``i`` is the GPU at position ``i`` of its machine. Many nodes
+have the same free GPUs, so figures are computed once per mask.
 """
 
 from __future__ import annotations

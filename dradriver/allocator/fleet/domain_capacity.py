@@ -2,6 +2,9 @@
 
 This is the sum over the domain's nodes. A sum costs much less than a plan, which gives each pod a node. ``gang_search``
 compares capacities before it makes a plan in a domain.
+
+A *role* is all pods of a gang that are equal. A *network domain* is a part of the network, such as all nodes below one
+leaf switch. A *level* has all domains of one kind.
 """
 
 from __future__ import annotations

@@ -326,7 +326,7 @@ class Fleet:
 
         Nodes are ordered by these criteria:
 
-        1. the fallback level that they reach
+        1. the fallback level that they reach: the first preferred constraint that they can meet
         2. whether they reach it without GPUs that can be shared or split by MIG
         3. predicted bandwidth
         4. the request's strategy (``node_order``; for fractions ``part_nodes``)

@@ -1,8 +1,8 @@
 """Finds the workloads that must leave a node so that it gets a free set.
 
-``gputopo`` calls it to find workloads to move. A *way* is a smallest possible set of workloads: if one of them stayed,
-the set of GPUs would not be free. Ways are sorted by cost. So the caller can take the first way whose workloads find
-places elsewhere.
+``gputopo`` calls it to find workloads to move. A *way* is a smallest possible group of workloads that must leave. If
+one of them stayed, the set of GPUs would not be free. Ways are sorted by cost. So the caller can take the first way
+whose workloads find places elsewhere.
 """
 
 from __future__ import annotations

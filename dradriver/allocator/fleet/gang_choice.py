@@ -2,6 +2,9 @@
 
 A place is a node and GPUs. The choice also says how near the places are. ``gang_placement`` calls this module with the
 plans that its search has found.
+
+A *role* is all pods of a gang that are equal. A *plan* has the nodes of the pods of one role, and how many pods each
+node gets.
 """
 
 from __future__ import annotations

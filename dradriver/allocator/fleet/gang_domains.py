@@ -1,6 +1,6 @@
 """Chooses a network domain, such as a rack, for a gang's pods. ``role_plan`` calls it.
 
-All domains of a network level are compared at once, with numpy.
+A *role* is all pods of a gang that are equal. All domains of a network level are compared at once, with numpy.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def _on_rails(
     1. bool: False if some GPU positions are free on at least ``number`` nodes of the domain, so that all pods can use
        the same positions; else True
     2. int64: how many narrower domains these nodes need
-    3. int64: how many nodes the narrower domain with the smallest share gives
+    3. int64: the fewest nodes that one of these narrower domains gives
 
     The last two arrays are those of ``_pieces``. They are about all nodes of the domain if the first value is True, or
     if there are too many sets of GPU positions to compare.
@@ -244,10 +244,9 @@ def _on_rails(
 def _pieces(owner: Ints, inner: Ints | None, number: int, size: int) -> tuple[Ints, Ints]:
     """Return for each domain the fewest narrower domains that have ``number`` of its nodes.
 
-    The narrower domains share these nodes as evenly as they can. The second array says how many nodes the narrower
-    domain with the smallest share gives. ``owner`` and ``inner`` are the domain and the narrower domain of each node.
-    ``inner`` is None if there is no narrower level: then the two values are 1 and ``number``. ``size`` is the number of
-    domains.
+    The narrower domains share these nodes as evenly as they can. The second array has the fewest nodes that one of
+    these narrower domains gives. ``owner`` and ``inner`` are the domain and the narrower domain of each node. ``inner``
+    is None if there is no narrower level: then the two values are 1 and ``number``. ``size`` is the number of domains.
     """
     if inner is None:
         return np.ones(size, dtype=np.int64), np.full(size, number, dtype=np.int64)

@@ -2,6 +2,9 @@
 
 Work is counted in evaluations of nodes, never in seconds. So the same cluster and the same gang give the same answer on
 every machine, even on a busy one.
+
+When no evaluations are left, a search is *greedy*: at each network level it tries only the domain with the most free
+GPUs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The nodes that a gang's pods may be placed on, as arrays.
 
 The arrays have the free GPUs, and how many pods each node can hold. The searches of ``place_gang`` read these arrays. A
-*row* is the index of a node in the arrays that the caller passes, such as its free CPU and memory.
+*role* is all pods of a gang that are equal. A *row* is the index of a node in the arrays that the caller passes, such
+as its free CPU and memory.
 """
 
 from __future__ import annotations

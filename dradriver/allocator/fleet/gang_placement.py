@@ -1,6 +1,8 @@
 """Places gangs: many pods, all or none, near each other in the network.
 
-The controller and the CLI call this module. A place is a node with GPUs for one pod. The criteria in their order:
+The controller and the CLI call this module. A place is a node with GPUs for one pod. A *role* is all pods of a gang
+that are equal. A *network domain* is a part of the network, such as all nodes below one leaf switch. A *level* has all
+domains of one kind. The criteria in their order:
 
 1. the required constraints of each pod
 2. the best fallback level that all pods reach

@@ -1,8 +1,8 @@
 """Chooses the same GPU positions on all nodes of a gang. ``gang_domains`` and ``role_plan`` call it.
 
-On rail-optimised networks, the NICs of one position of all nodes are connected to a switch of their own: a *rail*. NCCL
-sends to another node through the local NIC at the position of the remote GPU (``ncclTopoGetNetDev``). So if all nodes
-use equal positions, traffic stays on its rail.
+The *position* of a GPU is its index in its machine. On rail-optimised networks, the NICs of one position of all nodes
+are connected to a switch of their own: a *rail*. NCCL sends to another node through the local NIC at the position of
+the remote GPU (``ncclTopoGetNetDev``). So if all nodes use equal positions, traffic stays on its rail.
 """
 
 from __future__ import annotations

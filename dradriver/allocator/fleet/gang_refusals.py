@@ -1,6 +1,7 @@
 """Says why a gang has no place, and what would be possible instead.
 
-``gang_placement`` calls this module. If the search skipped some possibilities, the message says nothing about these.
+``gang_placement`` calls this module. A *role* is all pods of a gang that are equal. If the search skipped some
+possibilities, the message says nothing about these.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """An exact search for places for the pods of several roles of a gang.
 
-``gang_search`` calls it last, because it finds places that placing role after role misses. First it lists the
-combinations of pods that fit on one node, once for equal nodes. Then it adds node after node. For each combination of
-pods that the nodes so far can hold, it remembers the fewest nodes that are needed. The work grows with ``nodes * (pods
-of one role + 1) * (pods of the next + 1) * ...``. The effort limits it, and records if the search gives up.
+``gang_search`` calls it last, because it finds places that placing role after role misses. A *role* is all pods of a
+gang that are equal. First the search lists the combinations of pods that fit on one node, once for equal nodes. Then it
+adds node after node. For each combination of pods that the nodes so far can hold, it remembers the fewest nodes that
+are needed. The work grows with ``nodes * (pods of one role + 1) * (pods of the next + 1) * ...``. The effort limits it,
+and records if the search gives up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Searches for nodes and GPUs for all roles of a gang, within the gang's limits.
 
 The result is a plan for each role: the nodes of its pods, and how many pods each node gets. ``gang_placement`` calls
-this module. The search goes through the network levels, the narrowest first.
+this module. A *role* is all pods of a gang that are equal. The search goes through the network levels, the narrowest
+first.
 """
 
 from __future__ import annotations

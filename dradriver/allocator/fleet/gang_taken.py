@@ -1,6 +1,7 @@
 """Records the GPUs and resources that the placed members of a gang use.
 
-The searches for the nodes of the other members update the record.
+A *role* is all pods of a gang that are equal. The *name rank* of a node is the position of its name in the sorted names
+of the fleet. The searches for the nodes of the other members update the record.
 """
 
 from __future__ import annotations

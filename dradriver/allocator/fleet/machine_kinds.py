@@ -74,7 +74,7 @@ def computed(kind: MachineKind) -> Iterator[bytes]:
     """Compute the costly figures of a kind of machine, and yield them as messages.
 
     The first messages have the bandwidths of all sets of GPUs, the later ones the MIG layouts. A message has at most 3
-    MB. The function ``keep`` must get the messages in this order.
+    MB. The receiver passes the messages to the function ``keep`` in this order.
     """
     yield pickle.dumps(facts.Facts(kind.shape))
     for profiles in kind.profiles:

@@ -1,6 +1,7 @@
 """The *sites* of a cluster: the numbered locations of nodes in the network, and the network domains that contain them.
 
-``Fleet`` owns one ``Sites``. Nodes with the same location share a number.
+A *network domain* is a part of the network, such as all nodes below one leaf switch. A *level* has all domains of one
+kind. ``Fleet`` owns one ``Sites``. Nodes with the same location share a number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Node groups: all nodes with the same kind of machine, as arrays. ``Fleet`` owns them.
 
 The nodes of a group have the same links, products and GPU numbers. The index of a node in the arrays is its *slot*.
-Free GPUs are bit masks of positions.
+Free GPUs are bit masks: bit ``i`` is the GPU at position ``i`` of its machine. A *fraction* of a GPU is a share or a
+MIG slice.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ Rules = tuple[tuple[int, ShareRule], ...]
 def group_key(machine: Machine, rules: Rules = ()) -> Hashable:
     """Return a key that is equal for machines whose nodes belong into one group.
 
-    The key has links, products, driver versions and MIG profiles of the machine. It also has ``rules``, which say how
-    large the shares of each GPU may be.
+    The key has links, products, versions of the GPU driver and MIG profiles of the machine. It also has ``rules``,
+    which say how large the shares of each GPU may be.
     """
     gpus = ((gpu.index, gpu.products, gpu.architecture, gpu.memory_mib, gpu.profiles) for gpu in machine.gpus)
     return (shape_of(machine), machine.vendor.word, machine.driver_version, machine.cuda_version, rules, *gpus)

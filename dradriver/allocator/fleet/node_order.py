@@ -1,4 +1,8 @@
-"""Orders the nodes of a cluster for a request. ``Fleet.rank`` calls it."""
+"""Orders the nodes of a cluster for a request. ``Fleet.rank`` calls it.
+
+A caller tries the *fallback levels* of a request one after another. At each level a set must meet all required
+constraints and one preferred constraint. At the last level it must meet only the required ones.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 """Computes the least cost of several fractions (shares or MIG slices) of one pod on each node. ``part_sets`` calls it.
 
 It is the exact search of ``part_assignment.py`` for many nodes at once. The search takes the same steps on every node,
-so it runs for all nodes together, with numpy. It adds one GPU after another. For each combination of fractions that the
-GPUs so far can hold, it keeps the least cost, as an array over the nodes.
+so it runs for all nodes together, with numpy. It adds one GPU after another. Equal fractions are of one kind, and a
+combination is a number of fractions of each kind. For each combination that the GPUs so far can hold, it keeps the
+least cost, as an array over the nodes.
+
+``FAR`` is the cost on a node without a place.
 """
 
 from __future__ import annotations

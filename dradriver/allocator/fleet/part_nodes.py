@@ -1,10 +1,10 @@
 """Finds the place of a single fraction (a share or MIG slice) on a node.
 
-By default the fraction is placed on a GPU that has fractions already. Among these GPUs, the one on which it costs least
-is taken. For a share this is the fullest GPU that still fits. For a MIG slice it is the GPU on which the slice blocks
-the fewest other slices. If no such GPU fits, an empty GPU is taken, chosen like a whole GPU. For example, a GPU whose
-linked partner is in use is taken before one of four free linked GPUs. The fractions of one pod may be on several GPUs
-of one node.
+``Ask`` is the request for fractions. Equal fractions of a request are of one *kind*. By default the fraction is placed
+on a GPU that has fractions already. Among these GPUs, the one on which it costs least is taken. For a share this is the
+fullest GPU that still fits. For a MIG slice it is the GPU on which the slice blocks the fewest other slices. If no such
+GPU fits, an empty GPU is taken, chosen like a whole GPU. For example, a GPU whose linked partner is in use is taken
+before one of four free linked GPUs. The fractions of one pod may be on several GPUs of one node.
 """
 
 from __future__ import annotations

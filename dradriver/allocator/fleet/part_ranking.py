@@ -1,6 +1,7 @@
 """Ranks nodes for a request for shares or MIG slices, or says why none fits.
 
-``Fleet.rank`` calls it.
+``Fleet.rank`` calls it. ``Ask`` is the request for fractions. Equal fractions of a request are of one *kind*. ``Rooms``
+has the free capacity of GPUs for fractions.
 """
 
 from __future__ import annotations

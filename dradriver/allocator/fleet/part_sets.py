@@ -1,9 +1,10 @@
 """Finds places for a pod with several fractions (shares or MIG slices). All of them are on one node.
 
-The best place uses as few empty GPUs as possible, so that they remain for requests for whole GPUs. Among equal places,
-the place with the least cost of the fractions is best (``part_costs.py``). For thousands of nodes, or for many
-different fractions, comparing all nodes is too much work. Then only nodes with enough capacity in sum are evaluated, in
-the strategy's order, until enough of them have a place. So a large pod does not delay other pods.
+``Ask`` is the request for fractions. Equal fractions of a request are of one *kind*. The best place uses as few empty
+GPUs as possible, so that they remain for requests for whole GPUs. Among equal places, the place with the least cost of
+the fractions is best (``part_costs.py``). For thousands of nodes, or for many different fractions, comparing all nodes
+is too much work. Then only nodes with enough capacity in sum are evaluated, in the strategy's order, until enough of
+them have a place. So a large pod does not delay other pods.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Makes a plan for the pods of one role of a gang: how they share the nodes of a network domain.
 
-A plan uses few groups of nodes, of equal size. ``gang_search`` makes one plan for each role.
+A *role* is all pods of a gang that are equal. A plan uses few groups of nodes, of equal size. ``gang_search`` makes one
+plan for each role.
 """
 
 from __future__ import annotations
@@ -230,9 +231,9 @@ def _near(nodes: GangNodes, units: Ints, number: int, surroundings: Surroundings
 def _tightest(nodes: GangNodes, chosen: Ints, new: Ints, pods: int, *, least: int, surroundings: Surroundings) -> Ints:
     """Return the chosen nodes, with the last one replaced by a node with less room.
 
-    The replacement has the least room that suffices for the remaining pods, and for ``least`` pods. It is near the old
-    node: in the same domains of all narrower levels. ``pods`` is the number of pods of all chosen nodes. ``chosen`` and
-    ``new``, the nodes to choose from, are indices into ``nodes``.
+    The replacement has the least room that suffices for the remaining pods (those that the other chosen nodes do not
+    hold), and for ``least`` pods. It is near the old node: in the same domains of all narrower levels. ``pods`` is the
+    number of pods of all chosen nodes. ``chosen`` and ``new``, the nodes to choose from, are indices into ``nodes``.
     """
     spare = int(nodes.capacity[chosen].sum()) - pods
     if not spare:

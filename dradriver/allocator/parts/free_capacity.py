@@ -52,7 +52,7 @@ class Rooms:
     Arrays have the shape (GPUs, nodes): one row for each GPU position, so that questions about all nodes run along
     rows, and one column for each slot of the group. The arrays have an amount for two kinds of GPUs: GPUs that have
     fractions already, and empty GPUs that are never allocated as a whole. An empty GPU that can also be allocated as a
-    whole counts as 0 in the arrays; ``opening`` has its bit.
+    whole counts as 0 in the arrays. The method ``opening`` returns these GPUs.
 
     Attributes:
         memory_mib: (GPUs,) int64, the memory of the GPU at each position.
@@ -258,7 +258,7 @@ class Rooms:
 
         ``slot`` is the node's column in the arrays. A GPU with shares has no capacity for slices, and the other way
         round. A GPU that is free as a whole has no capacity in the arrays, only its bit in the masks of empty GPUs
-        (``_opening``). The exception is a GPU that policies offer as fractions only.
+        (``_opening``). If policies offer an empty GPU as fractions only, its capacity is in the arrays.
         """
         masks, parts = self._masks[slot], self._parts[slot]  # what is offered and free; the fractions by position
         opening = self.whole(slot)

@@ -1,6 +1,9 @@
 """The properties that a set of GPUs must have.
 
 ``Tables``, the figures of all sets, caches its answers under these criteria.
+
+A *ring* leads through all GPUs of a set. A *step* is the connection between two neighbours in the ring. The *strength*
+of a set replaces the bandwidth in comparisons on machines for which no bandwidth can be predicted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Computes the costly figures of all sets of GPUs, once for machines that are alike.
 
-A canonical shape is a machine without names, in a numbering that all equal machines share. ``Tables`` renumber the
-figures to the positions of a machine.
+A canonical shape is a machine without names, in a numbering that all equal machines share. The *strength* of a set is
+the figure that replaces the bandwidth if none can be predicted (``strength.of_sets``). A *ring* leads through all GPUs
+of a set. ``Tables`` renumber the figures to the positions of a machine.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class Facts:
     between two GPUs.
 
     Attributes:
-        busbw: Two arrays of (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs.
-            ``busbw.split``, which depends on the numbering, says which array is right for a set. If nothing can be
-            predicted, both are ``strength``.
+        busbw: Two arrays of (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs. The function
+            ``busbw.split``, whose result depends on the numbering, says which array is right for a set. If no bandwidth
+            can be predicted, both arrays have the strength of each set instead.
         worth: The figure that sets are compared by. It is ``busbw`` if the bandwidth between sockets is known. If not,
-            it is the geometric mean for both likely CPUs. So a set that is better with one CPU, and not worse with the
-            other, has a larger figure.
+            it is the geometric mean of the bandwidths with both likely CPUs. So a set that is better with one CPU, and
+            not worse with the other, has a larger figure.
         steps: The machine's kinds of steps, best first: (level, GB/s).
         step_rank: (g, g) int64, the kind of step between two GPUs, as an index into ``steps``.
         step_gbps: (g, g) float32, the rate of that step, one direction, GB/s. For links it is the line rate. Over PCIe

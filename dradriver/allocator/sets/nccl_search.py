@@ -5,8 +5,8 @@ finds channels. The search stops when the next speed is below 0.49 times the spe
 stops when the channels carry all bandwidth that a GPU has. Then it may split fast channels in two. Trees get exactly as
 many channels as rings. Source: NCCL's search.cc and topo.h, 2.26 to 2.30.
 
-Shapes below: ``r`` is the number of rows (channel speeds that fit equally often, ``link_channels``), ``n`` the number
-of sets to evaluate.
+A *third GPU* relays between two GPUs of a set that have no direct links. Shapes below: ``r`` is the number of rows
+(channel speeds that fit equally often, ``link_channels``), ``n`` the number of sets to evaluate.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Orders the GPUs of a set: the best ring, the order of ranks, and the split over containers.
 
 ``choice`` calls it. All functions take and return positions, as bit masks or as tuples, never GPU numbers.
+
+A *step* is the connection between two GPUs that are neighbours in a ring or in an order.
 """
 
 from __future__ import annotations
@@ -114,8 +116,8 @@ def split(tables: Tables, mask: int, counts: tuple[int, ...]) -> tuple[int, ...]
 def _step_worth(tables: Tables) -> Floats:
     """Return the figure by which connections (steps) between two GPUs are compared.
 
-    The shape is (g, g) for g GPUs. The figure is the step's rate. If bandwidths cannot be predicted, it is the
-    ``strength`` of the pair, because links may have no known rate.
+    The shape is (g, g) for g GPUs. The figure is the step's rate. If bandwidths cannot be predicted, it is the strength
+    of the pair's links (``strength.of_sets``), because links may have no known rate.
     """
     if tables.shape.predicted:
         return tables.step_gbps

@@ -5,8 +5,8 @@ places bounds the number of rings. Five or more GPUs with direct links compete f
 shows; for these ``packed`` counts exactly. NCCL's search, which tries orders of GPUs until it runs out of time, nearly
 always finds as many. Sources: NCCL's paths.cc and search.cc, 2.26 to 2.30. No parameter here is fitted.
 
-In shapes, ``g`` is the number of GPUs, ``r`` of rows (channel speeds that fit equally often, ``link_channels``), ``m``
-of sets. All arrays are int16.
+A *third GPU* relays between two GPUs of a set that have no direct links. In shapes, ``g`` is the number of GPUs, ``r``
+of rows (channel speeds that fit equally often, ``link_channels``), ``m`` of sets. All arrays are int16.
 """
 
 from __future__ import annotations

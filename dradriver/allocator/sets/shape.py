@@ -48,8 +48,10 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
         capability: Compute capability times ten (70, 90); the lowest of all GPUs, 0 if unknown.
         nccl: The oldest NCCL release whose predictions equal those of the machine's release; (0, 0) for the oldest
             releases.
-        predicted: Whether bandwidth can be predicted. If not, sets are compared by ``strength``.
-        blocks: The GPUs that one pod may have together, with blocks numbered like NUMA nodes; None if any may.
+        predicted: Whether bandwidth can be predicted. If not, sets are compared by the strength of their links
+            (``strength.of_sets``).
+        blocks: The maker's blocks of GPUs, which say which GPUs one pod may have together. Blocks are numbered from 0
+            in order of appearance. None if a pod may have any GPUs together.
     """
 
     links: tuple[tuple[int, ...], ...]

@@ -1,8 +1,9 @@
 """The strength of a set: the figure by which sets are compared if no bandwidth can be predicted. ``Facts`` calls it.
 
-The weakest step of the best ring decides, then the number of links inside the set. Only NCCL, NVIDIA's library, has a
-model here (``busbw``). RCCL and HCCL search in other ways. On an MI250, NCCL's model would prefer some sets whose ring
-has a step over PCIe to sets with a ring of links.
+A ring leads through all GPUs of a set, and a step is the connection between two neighbours in it. The weakest step of
+the best ring decides, then the number of links inside the set. Only NCCL, NVIDIA's library, has a model here
+(``busbw``). RCCL and HCCL search in other ways. On an MI250, NCCL's model would prefer some sets whose ring has a step
+over PCIe to sets with a ring of links.
 """
 
 from __future__ import annotations

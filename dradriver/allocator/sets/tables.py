@@ -1,11 +1,12 @@
 """All figures of every set of a machine's GPUs, to look up by bit mask.
 
-``choice`` and ``fleet`` read them. They are computed once per shape (a machine without names). Bit ``i`` of a mask is
-``machine.gpus[i]``: a position, not a GPU number. For ``g`` GPUs an array over masks has ``2**g`` entries: 256 for 8
-GPUs, 65,536 for 16. Costly figures are computed for the canonical shape and shared by all machines that differ only in
-their numbering. Each further numbering costs one array copy. A shape takes about 10 kB (8 GPUs) or 3 MB (16), and a
-cache of answers. The cache is limited to 16 MB, however many different criteria are requested. The cache is freed with
-its tables, and the tables are freed when no machine of that shape is left.
+``choice`` and ``fleet`` read them. A *ring* leads through all GPUs of a set. The figures are computed once per shape (a
+machine without names). Bit ``i`` of a mask is ``machine.gpus[i]``: a position, not a GPU number. For ``g`` GPUs an
+array over masks has ``2**g`` entries: 256 for 8 GPUs, 65,536 for 16. Costly figures are computed for the canonical
+shape and shared by all machines that differ only in their numbering. Each further numbering costs one array copy. A
+shape takes about 10 kB (8 GPUs) or 3 MB (16), and a cache of answers. The cache is limited to 16 MB, however many
+different criteria are requested. The cache is freed with its tables, and the tables are freed when no machine of that
+shape is left.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class Tables:
         size: Number of GPUs g.
         everything: Bit mask of all GPUs.
         count: (2**g,) uint8, number of GPUs of each mask.
-        busbw: (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs. If nothing can be
-            predicted (``Shape.predicted``), it is ``strength``, which is used for comparisons only and not shown to
-            users.
+        busbw: (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs. If no bandwidth can be
+            predicted (``Shape.predicted``), it is the strength of the links (``strength.of_sets``). The strength is
+            used for comparisons only and not shown to users.
         worth: (2**g,) float32, the figure that sets are compared by: ``busbw``, or a mean if the CPUs are not known.
         step_gbps: (g, g) float32, rate of the step between two GPUs, one direction, GB/s: the line rate of links, else
             NCCL's figure.

@@ -3,8 +3,9 @@
 The controller calls this when it places a pod, and the webhook when a copy of a placed pod is created.
 
 Kubernetes allows only to tighten the required node affinity of a gated pod. The terms of an affinity are ORed, so an
-additional term would loosen it. So the driver tightens every existing term. Only a pod without terms gets new terms,
-one for each node, because ``matchFields metadata.name`` takes exactly one value.
+additional term would loosen it. So the driver tightens every existing term. Before that, it keeps the author's affinity
+in an annotation of the pod (the *note*). Only a pod without terms gets new terms, one for each node, because
+``matchFields metadata.name`` takes exactly one value.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Which DRA driver allocates the GPUs, and the names in its slices and claims.
 
 Each process has one allocating driver, from the option ``--allocating-driver``: this project's driver by default, or
-NVIDIA's or AMD's. Code gets the driver from ``current_ledger``. The driver is kept in a context variable
-(``contextvars``). A task has the driver that was bound when the task was created. A new thread has the default, unless
-``asyncio.to_thread`` started the thread.
+NVIDIA's or AMD's. In the code, this driver is called the *ledger*, and the function ``current_ledger`` returns it. The
+driver is kept in a context variable (``contextvars``). A task has the driver that was bound when the task was created.
+A new thread has the default, unless ``asyncio.to_thread`` started the thread.
 """
 
 from __future__ import annotations

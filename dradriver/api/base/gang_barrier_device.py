@@ -48,8 +48,8 @@ class Seat(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         share_id: The identifier of the claim's share of the device, because all claims share one device.
-        told: The conditions that are true for the device in the claim's status. ``GO`` lets the scheduler bind the pod,
-            ``OFF`` makes the scheduler release the pod's node.
+        told: The names of the conditions that are true for the device in the claim's status. ``GO`` lets the scheduler
+            bind the pod, ``OFF`` makes the scheduler release the pod's node.
     """
 
     share_id: str

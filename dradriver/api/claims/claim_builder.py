@@ -1,6 +1,8 @@
 """Builds ResourceClaims: pinned to chosen GPUs or fractions, or without a pin for the scheduler to fill.
 
-The controller calls it. A claim is pinned if its selectors match only the chosen devices.
+The controller calls it. A claim is pinned if its selectors match only the chosen devices. A *fraction* of a GPU is a
+share or a MIG slice. The *gang barrier device* has no hardware. While a claim has it, the scheduler does not bind the
+claim's pod before the pod's gang starts.
 """
 
 from __future__ import annotations
@@ -61,14 +63,17 @@ def pinned(
         addresses: The PCI addresses of the chosen GPUs, by uuid. Needed only if the allocating driver identifies GPUs
             by address.
         compute: How many compute slices an instance of a MIG profile has, by the profile's name.
-        placed: Uuids of GPUs that publish each possible MIG slice as a device (*placements*).
+        placed: Uuids of the GPUs of which each possible MIG slice is published as a device (a *placement*).
         keep_env: The author's environment variables that no CDI edit may replace.
         nccl: The value of the pod's annotation ``nccl``: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``.
         shared: The request for a set of GPUs that several pods will share; None if only this pod uses the claim.
-        planned: The plan with the places of all pods of the gang, noted on the claim; None for a pod without a gang.
-        seat: Whether the claim also requests a gang barrier device. Then all pods of the gang are bound together.
-        other_requests: Names of requests that the claim's template adds. The barrier's request must have another name.
-        preempting: The pods that must end first, noted on the claim; None if no pod is preempted.
+        planned: The plan with the places of all pods of the gang, which the claim gets as an annotation; None for a pod
+            without a gang.
+        seat: Whether the claim also requests a gang barrier device. The scheduler allocates this device with the GPUs,
+            and binds the pod only when the whole gang starts.
+        other_requests: Names of requests that the claim's template adds. The request for the gang barrier device must
+            have another name.
+        preempting: The pods that must end first, which the claim gets as an annotation; None if no pod is preempted.
         vendor: The GPUs' vendor.
     """
     parts = parts_of(choice, uuids)  # the fraction of each request, by the request's name; empty for whole GPUs

@@ -1,6 +1,7 @@
 """The note on each claim that names its gang plan.
 
-A gang plan has the places of all pods of a gang. A new leader restores the plan from these notes alone.
+A *note* is an annotation in which the driver keeps data for itself. A gang plan has the places of all pods of a gang. A
+new leader restores the plan from these notes alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The opaque configuration of a claim, which the controller or the claim's author writes for the node agent."""
+"""The opaque configuration of a claim, which the controller or the claim's author writes for the node agent.
+
+Opaque configuration is the part of a claim that Kubernetes stores for a driver and does not read.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Reads which devices a claim has: the allocated devices, and the devices that the claim is pinned to.
 
-A claim is pinned if its selectors match only the devices that the controller chose.
+A *pin* is the controller's choice of devices in the spec of a claim. A claim is pinned if its selectors match only the
+devices that the controller chose.
 """
 
 from __future__ import annotations
@@ -90,9 +91,9 @@ class _Spec(msgspec.Struct, rename="camel", frozen=True, gc=False):
 class Claim(ResourceClaim, frozen=True):
     """A claim with the part of its spec that pins it to GPUs.
 
-    The claim's annotation ``choice`` alone does not prove which GPUs the claim has, for two reasons. The annotation has
-    GPU numbers of the machine, which shift when the machine loses a GPU. And users can change annotations, while a
-    claim's spec is immutable.
+    The controller writes the chosen GPUs into the claim's annotation ``choice``. This annotation alone does not prove
+    which GPUs the claim has, for two reasons. The annotation has GPU numbers of the machine, which shift when the
+    machine loses a GPU. And users can change annotations, while a claim's spec is immutable.
     """
 
     spec: _Spec = _Spec()

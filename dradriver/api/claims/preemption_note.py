@@ -1,8 +1,9 @@
 """The note on a claim that lists the pods preempted for it, and how long the claim waits for them to end.
 
-The controller writes the note with the claim, before it evicts any of the pods. So a new leader knows from the claims
-alone for which pod the GPUs are, and which pods to evict. When the preempted pods are gone, the claim is a tentative
-placement like any other.
+A *note* is an annotation in which the driver keeps data for itself. The controller writes the note with the claim,
+before it evicts any of the pods. So a new leader knows from the claims alone for which pod the GPUs are, and which pods
+to evict. When the preempted pods are gone, the claim is a tentative placement like any other: its GPUs are chosen, and
+the scheduler has not allocated them yet.
 """
 
 from __future__ import annotations

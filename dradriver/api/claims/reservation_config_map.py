@@ -1,6 +1,7 @@
 """Reservations and evicted workloads, stored in a ConfigMap of the driver with a bounded size.
 
-A reservation is not stored on the pod that it is for: everyone who may edit a pod could then reserve GPUs.
+A reservation keeps GPUs for a workload that has waited long. A reservation is not stored on the pod that it is for:
+everyone who may edit a pod could then reserve GPUs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Some = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A reservation; ``queue.reservation_rules.Reservation`` explains the fields.
+    """A reservation; ``queue.reservation_rules.Reservation`` explains the fields that are not described here.
 
     Times are seconds since the epoch.
 

@@ -1,7 +1,8 @@
 """GPU time, stored in ConfigMaps of the driver's namespace: a fixed number of them, each with a bounded size.
 
-One ConfigMap has the current hour and is written every minute. Each further ConfigMap has the past hours of one day. A
-new day overwrites the ConfigMap of the day 36 days before.
+A *bucket* is the key by which GPU time is summed: a namespace, owner, product and kind (whole GPUs, shares or MIG
+slices). One ConfigMap has the current hour and is written every minute. Each further ConfigMap has the past hours of
+one day. A new day overwrites the ConfigMap of the day 36 days before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The gang annotations of a pod, read strictly.
 
-The webhook reads them at admission and stores them in the note with the resolved request. ``gang_of_pod`` finds which
-other pods belong to the gang.
+The webhook reads them at admission and stores them in the *note*, an annotation of the pod with the resolved request,
+which the controller reads. ``gang_of_pod`` finds which other pods belong to the gang.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds which gang a pod belongs to, from the pod alone: its annotations, and its owner's labels (``gang_owners``).
 
-A gang has two sizes. Its *smallest* number of pods is the fewest pods with which it may start. Its *full* number is the
-number of all its pods.
+A pod is *alone* if it is in no gang. A gang has two sizes. Its *smallest* number of pods is the fewest pods with which
+it may start. Its *full* number is the number of all its pods.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 If they do not have the number of pods, ``Member.read`` names the object that has it. Each rule follows the source of
 the program that creates the pods: Kubernetes 1.34 to 1.37, JobSet 08dfbdf, LeaderWorkerSet 060ab4d, training-operator
 1.9.0, mpi-operator caa3c47, trainer 8c0f505, Kueue ff69552. docs/tasks/gangs.md names the releases that were run.
+
+A pod's *rank* is its number among the pods of its gang. The owner of a pod is the object that created it, such as a
+Job.
 """
 
 from __future__ import annotations
@@ -180,8 +183,8 @@ def joined(identity: str, made_by: str, found: Member | Alone) -> Member:
 def is_of_job(group: str, owners: Sequence[OwnerReference]) -> bool:
     """Return whether the Job controller created a PodGroup, for the Job that owns the pod.
 
-    With the feature gate WorkloadWithJob, the Job controller creates a PodGroup for each Job without an owner. All pods
-    of the PodGroup belong to this Job. The PodGroup's policy is ``basic`` unless the Job requests ``gang``.
+    With the feature gate WorkloadWithJob, the Job controller creates a PodGroup for each Job that has no owner itself.
+    All pods of the PodGroup belong to this Job. The PodGroup's policy is ``basic`` unless the Job requests ``gang``.
 
     The driver recognizes this PodGroup by its name alone (computeWorkloadName, podGroupTemplateName and
     computePodGroupName of pkg/controller/job/job_scheduling_manager.go, 1.36.3 and 1.37.2). The Job controller adds an

@@ -2,6 +2,8 @@
 
 A gang has two sizes. Its *smallest* size is the fewest pods with which it may start. Its *full* size is the number of
 all its pods. Most owners give one number for both.
+
+``Alone`` is the answer that the pods of an owner are no gang, with the reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Reads a pod's annotations into a Request. The webhook calls it at admission."""
+"""Reads a pod's annotations into a Request. The webhook calls it at admission.
+
+The annotations ``policy`` and ``workload`` of a pod are names, which stand for further annotations. The policies file
+defines these names.
+"""
 
 from __future__ import annotations
 

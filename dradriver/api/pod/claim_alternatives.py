@@ -1,10 +1,10 @@
 """Builds a claim for pods that only the scheduler places: the request as a list of alternatives.
 
-The scheduler can only compare attribute values for equality, and takes the first devices that match. So a required
-property becomes a constraint: all devices must be in the same group, and slices publish the groups as attributes. A
-preferred property becomes an alternative, and the scheduler takes the first alternative that fits (KEP-4816). Each
-alternative is one request with a count: with N requests for one device each, the scheduler's search takes exponential
-time.
+The *note* is the annotation with a pod's resolved request, which the webhook writes. The scheduler can only compare
+attribute values for equality, and takes the first devices that match. So a required property becomes a constraint: all
+devices must be in the same group, and slices publish the groups as attributes. A preferred property becomes an
+alternative, and the scheduler takes the first alternative that fits (KEP-4816). Each alternative is one request with a
+count: with N requests for one device each, the scheduler's search takes exponential time.
 """
 
 from __future__ import annotations

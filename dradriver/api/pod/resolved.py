@@ -1,9 +1,10 @@
 """The resolved request: a versioned note on the pod, which the webhook makes from its annotations and limits.
 
-The webhook reads the annotations once, at admission. The controller reads this note and never the annotations, so both
-always understand the same. The webhook overwrites a note that an author sends. While no webhook answers, an admission
-policy of the API server refuses changes of notes. The controller checks caps and partitions in any case. If a note is
-damaged, only that pod gets no place; other pods are not affected.
+A *note* is an annotation in which the driver keeps data for itself. The webhook reads the annotations of the author
+once, at admission. The controller reads this note and never the annotations, so both always understand the same. The
+webhook overwrites a note that an author sends. While no webhook answers, an admission policy of the API server refuses
+changes of notes. The controller checks caps and partitions in any case. If a note is damaged, only that pod gets no
+place; other pods are not affected.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Converts a policies file to its sections, and collects all errors of the conversion instead of the first one.
 
-``policies_reader`` calls this module.
+``policies_reader`` calls this module. A *place* is the path of a field in the file, such as ``gpus[1].shared``.
 """
 
 from __future__ import annotations

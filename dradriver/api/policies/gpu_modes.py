@@ -16,8 +16,8 @@ from dradriver.topology.vendors import VENDORS
 class Mode(msgspec.Struct, frozen=True, kw_only=True):
     """How a GPU is handed out: whole, in shares or in MIG slices.
 
-    The fields are those of ``GpuRule``, with all defaults applied. ``equal_shares`` is 0 if shares can have any size.
-    ``dev_shm_mib`` is 0 for the default size.
+    The fields are those of ``GpuRule``, a rule of the policies file, with all defaults applied. ``equal_shares`` is 0
+    if shares can have any size. ``dev_shm_mib`` is 0 for the default size.
     """
 
     mig: MigWord = "off"

@@ -1,4 +1,7 @@
-"""Which GPUs the workloads of each tenant may use, by the section ``tenants``. Pure functions."""
+"""Which GPUs the workloads of each tenant may use, by the section ``tenants``. Pure functions.
+
+A *partition* has the GPUs that the workloads of a tenant may use. If it is *exclusive*, no other tenant may use them.
+"""
 
 from __future__ import annotations
 

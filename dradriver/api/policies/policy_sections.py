@@ -233,7 +233,7 @@ class Policies(Sections, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """Return the digest of the policies as logs, the controller's Lease and ``gputopo verify`` write it."""
+        """Return the digest, a hash of the policies file, in the form that logs and ``gputopo verify`` show."""
         return f"{self.digest:012x}"
 
     @property

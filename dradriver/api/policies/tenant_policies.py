@@ -89,7 +89,8 @@ class Reservation(Section, frozen=True):
     """When GPUs are reserved for a waiting workload, and the limits of the cost.
 
     Attributes:
-        after_minutes: How long the workload is blocked before GPUs are reserved; 0 for no reservations.
+        after_minutes: How long the workload waits without a place before GPUs are reserved for it; 0 for no
+            reservations.
         idle_minutes: How long the reserved GPUs may be idle, on average per GPU.
         short_minutes: It can be unknown when the pods on reserved GPUs end. Until it is known, other pods may still
             start on reserved GPUs if they end within this time.

@@ -1,4 +1,7 @@
-"""Finds the caps and partitions of tenants that select no GPU of the cluster, often because of a misspelt name."""
+"""Finds the caps and partitions of tenants that select no GPU of the cluster, often because of a misspelt name.
+
+A *cap* limits how many GPUs a tenant may have at the same time. A *partition* has the GPUs that its workloads may use.
+"""
 
 from __future__ import annotations
 

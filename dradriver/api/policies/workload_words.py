@@ -1,8 +1,9 @@
 """Replaces a pod's annotations ``workload`` and ``policy`` by the annotations that they stand for.
 
-The pod's own annotations override those of its policy, and the policy's override those of its workload. An exception is
-``required``: the values from all of them are added together. For example, a policy that requires NVLink still requires
-it if the pod's own ``required`` names something else.
+The policies file defines what each value of the two annotations stands for. The pod's own annotations override those of
+its policy, and the policy's override those of its workload. An exception is ``required``: the values from all of them
+are added together. For example, a policy that requires NVLink still requires it if the pod's own ``required`` names
+something else.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def gpu_of_share(name: str) -> str | None:
 
 
 def semver(version: str) -> str | None:
-    """Return a driver version as semantic version 2.0.0, for an attribute; None if that is impossible.
+    """Return a GPU driver's version as semantic version 2.0.0, for an attribute; None if that is impossible.
 
     For example, ``535.104.05`` becomes ``535.104.5``.
     """

@@ -1,8 +1,9 @@
 """The GPUs that a node lost: an annotation of the node's first ResourceSlice.
 
-A lost GPU is not a device any more, so it has no entry in the slices. The node agent writes the annotation, and reads
-it after a restart. ``gputopo`` and its page show it. ``read`` checks each entry separately, for two reasons: everyone
-who may write slices can write any text, and an agent of an older release keeps the annotation unchanged.
+All slices of a node are a *pool*. A lost GPU is not a device any more, so it has no entry in the slices. The node agent
+writes the annotation, and reads it after a restart. ``gputopo`` and its page show it. ``read`` checks each entry
+separately, for two reasons: everyone who may write slices can write any text, and an agent of an older release keeps
+the annotation unchanged.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Builds a slice's devices for a GPU with MIG.
 
-There are three forms: one device for each existing instance, one device for all MIG slices, or one device for each
-placement. Profiles and placements are those that NVML reports for the GPU. The device of a placement is named by its
-GPU, the profile's id and its first memory slice. It is not named by the instance's uuid, which exists only after the
-instance was created.
+A *placement* is a MIG profile together with the memory slice at which an instance starts. There are three forms: one
+device for each existing instance, one device for all MIG slices, or one device for each placement. Profiles and
+placements are those that NVML reports for the GPU. The device of a placement is named by its GPU, the profile's id and
+its first memory slice. It is not named by the instance's uuid, which exists only after the instance was created.
 """
 
 from __future__ import annotations

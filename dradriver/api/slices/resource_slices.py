@@ -1,6 +1,7 @@
 """Builds a node's ResourceSlices from its machine, and reads the machine from ResourceSlices.
 
-The node agent builds slices; the controller and ``gputopo`` read them.
+All slices of a node are a *pool*. The slices that belong together have one *generation*, a number that grows when the
+pool changes. The node agent builds slices; the controller and ``gputopo`` read them.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def build(
     """Return the node's ResourceSlices of generation 0; the publisher sets generations and versions.
 
     The scheduler tries pools, slices and devices in the order of names and lists. So devices are ordered such that GPUs
-    of good sets are neighbours. A device is named by its GPU's identity, never by an index. A replaced GPU has the
-    index of the old one, so a claim for the old GPU would then get the new one.
+    of good sets are neighbours. A device is named by its GPU's identity. If it were named by the GPU's index, a new GPU
+    in the same slot would have the name of the old one, and a claim for the old GPU would get the new one.
 
     All GPUs of a group of well-linked GPUs must be free to allocate together. So a GPU with a taint that keeps pods
     away is in no group.

@@ -1,10 +1,11 @@
 """Every annotation that a pod's author can write, each declared once: its name, its reader, and its subject.
 
-Other code takes these facts from the table:
+A *note* is an annotation that the webhook writes on a pod. It has the pod's resolved request, which the controller
+reads. Other code takes these facts from the table:
 
 - which annotations are known, and which of them a policy of the policies file may have;
 - which annotations contradict fractions;
-- which fields of a note are checked again, and which version a note has.
+- which fields of a note are checked again, and which version of its format a note has.
 
 To add an annotation that is a field of a request, add one ``Word`` here, and use the field in the allocator.
 """
@@ -53,12 +54,14 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
         field: The field of the ``Request`` that has its value, or of the ``Gang`` if it is about gangs; empty if the
             value is stored elsewhere. Several annotations can have the same field if their values are tuples, which are
             added together.
-        holds: Returns whether ``read`` can return this value. Values in notes are checked by this function, because the
-            allocator and the CEL expressions use them unchecked.
-        choices: All allowed texts. If the annotation is about the pod, the first one is the default. Empty if any text
-            is allowed that ``read`` accepts.
+        holds: Returns whether ``read`` can return this value. This function checks the values in a pod's note (the
+            resolved request), because users can change notes. The allocator and the CEL expressions do not check them
+            again.
+        choices: All allowed texts; empty if any text is allowed that ``read`` accepts. If the attribute ``about`` is
+            ``POD``, the first text is the default of the annotation.
         of_policies: Whether a policy of the policies file may contain this annotation.
-        since: The first version of the note's format that has the field. Older controllers would ignore or refuse it.
+        since: The first version of the note's format that has the field. Older controllers would ignore or refuse the
+            field.
     """
 
     key: str

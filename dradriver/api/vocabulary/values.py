@@ -116,7 +116,7 @@ def architecture(text: str) -> str | None:
 
 
 def version(text: str) -> str | None:
-    """Return a version of a driver or of CUDA in a text; None if not valid.
+    """Return a version of a GPU driver or of CUDA in a text; None if not valid.
 
     For example ``580``, ``580.95.05``, ``12.4``.
     """

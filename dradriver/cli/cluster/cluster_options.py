@@ -1,4 +1,4 @@
-"""The options that every command about a cluster has."""
+"""The options that commands about a cluster share, and one option for commands without a cluster."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ async def read(client: Client, server: ServerConfig) -> tuple[list[ResourceSlice
 def whose(alone: Collection[str], pools: Mapping[Ledger, Collection[str]]) -> Ledger:
     """Return the other driver that allocates GPUs in the cluster: it has devices on the most machines.
 
-    Only machines that our agent publishes without devices are counted. If no driver has devices on these nodes, the
-    result is NVIDIA's driver.
+    Only machines that this driver's node agent publishes without devices are counted. If no driver has devices on these
+    nodes, the result is NVIDIA's driver.
 
     Args:
         alone: The pools that have a machine and no devices.

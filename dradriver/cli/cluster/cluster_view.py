@@ -1,4 +1,7 @@
-"""``gputopo topo --cluster``: a table of nodes, or each node in detail with its machine and the users of its GPUs."""
+"""``gputopo topo --cluster``: a table of nodes, or each node in detail with its machine and the users of its GPUs.
+
+The agent of a node is *gone* if pods use GPUs of the node, and the node has no slices any more.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class GpuFault(msgspec.Struct, frozen=True, kw_only=True, rename={"words": "desc
         index: Its number on the node; None for a lost GPU whose number is not known.
         pci: Its address on the PCI bus; empty if that is not known.
         uuid: Its UUID.
-        fault: A fault of docs/internals/gpu-faults.md; for a taint that is not ours, the key and value of the taint.
+        fault: A fault of docs/internals/gpu-faults.md; for a taint of another program, the key and value of the taint.
         words: The fault in words.
         repair: The repair, in words.
         keeps_pods_off: Whether no new pod gets the GPU.

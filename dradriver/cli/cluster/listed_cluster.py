@@ -305,7 +305,7 @@ class Scene:
                 self.picture.channels_changed(_as_added(piece))
 
     def _take_as_there(self, pods: Collection[Pod]) -> None:
-        """Assume that the templates exist that pods name in addition to the template of their GPUs.
+        """Assume that a template exists if pods name it in addition to the template of their GPUs.
 
         The user may not read templates, so the command cannot know whether they exist.
         """
@@ -362,7 +362,7 @@ class Scene:
         self.picture.pods.setdefault((pod.metadata.namespace, pod.metadata.name), pod)
 
     async def fill(self, nodes: Collection[str]) -> bool:
-        """Add the pods on some nodes that this driver does not place.
+        """Add the pods on ``nodes``, except those that this driver places.
 
         Their CPU and memory count on the nodes. The result is False if the pods of all these nodes had been read
         before.

@@ -46,7 +46,7 @@ _KEPT: Final = ("", "the set that becomes free")  # no claim has such a name
 
 
 class Goes(msgspec.Struct, frozen=True):
-    """A workload that moves.
+    """A workload that moves to other nodes.
 
     Attributes:
         workload: The workload.

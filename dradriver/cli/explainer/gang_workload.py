@@ -1,4 +1,7 @@
-"""The workload of a gang that has not started: all its pods get their places together."""
+"""The workload of a gang that has not started: all its pods get their places together.
+
+The *verdict* is what the controller would decide now about the workload.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ async def events(client: Client, server: ServerConfig, namespace: str, uid: str,
         server: The API server, for messages.
         namespace: The namespace of the object.
         uid: The uid of the object.
-        about: The text for ``Happening.about``.
+        about: What the Events are about: ``pod``, or ``claim`` with its name.
 
     Raises:
         ClusterError: They cannot be read.

@@ -1,4 +1,7 @@
-"""The workload of one pod that gets its place by itself, also a pod that joins a gang which has started."""
+"""The workload of one pod that gets its place by itself, also a pod that joins a gang which has started.
+
+The *verdict* is what the controller would decide now about the workload.
+"""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def _member(scene: Scene, pod: Pod) -> Member:
 
 
 def _asked(scene: Scene, workload: PendingWorkload) -> tuple[Counter[Kind], Gang | None] | None:
-    """Return the requests of a workload for comparison: pods per equivalence class, and the gang's requirements.
+    """Return the requests of a workload for comparison: how many pods have each request, and the gang's limits.
 
     The name of the gang is left out, so that two gangs with the same requests compare as equal. The result is None if a
     request cannot be read.

@@ -1,7 +1,8 @@
 """The feed of the page: the pieces that each reader has not received yet.
 
-A reader sends the mark that it got last: a text with the feed and the version of its pieces. A slow reader gets only
-the newest content of each piece, so no queue builds up.
+A *piece* is a part of the page, as JSON, that changes independently. A reader sends the mark that it got last: a text
+with the feed and the version of its pieces. A slow reader gets only the newest content of each piece, so no queue
+builds up.
 """
 
 from __future__ import annotations

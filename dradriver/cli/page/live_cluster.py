@@ -1,6 +1,6 @@
 """The live cluster of the page: the cluster (``Scene``) that other commands list once.
 
-The page keeps it up to date by the changes of objects.
+A *tile* is the field of the page that shows one node. The page keeps the cluster up to date by the changes of objects.
 """
 
 from __future__ import annotations

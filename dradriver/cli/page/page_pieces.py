@@ -1,6 +1,6 @@
 """The pieces of the page that change independently, each as JSON under a key.
 
-Unchanged facts always give identical JSON.
+A *tile* is the field of the page that shows one node. Unchanged facts always give identical JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The figures of a queue order: waiting times by size, use of the cluster, and fairness among the tenants."""
+"""The figures of a queue order: waiting times by size, use of the cluster, and fairness among the tenants.
+
+The figures are *contended* ones if they are about the time in which all tenants had jobs waiting. A *seed* is the start
+value of the random numbers. Each seed gives other random jobs.
+"""
 
 from __future__ import annotations
 

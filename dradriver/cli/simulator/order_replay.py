@@ -1,4 +1,8 @@
-"""The replay of jobs in one queue order: they arrive, wait, run and leave (``gputopo simulate --order``)."""
+"""The replay of jobs in one queue order: they arrive, wait, run and leave (``gputopo simulate --order``).
+
+A job is *blocked* if it found no place. Some orders then reserve GPUs for it. Other jobs may use reserved GPUs only if
+they end in time.
+"""
 
 from __future__ import annotations
 

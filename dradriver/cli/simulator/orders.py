@@ -34,7 +34,7 @@ from dradriver.queue.reservation_rules import Terms
 
 
 class Turn(enum.Enum):
-    """The rule that picks the next job among the tenants' oldest: age, quota or share.
+    """The rule that picks the next job among the oldest jobs of all tenants: by age, quota or share of GPU time.
 
     Among equals the oldest job is chosen.
     """

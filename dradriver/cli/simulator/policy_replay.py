@@ -1,4 +1,7 @@
-"""The replay of simulated jobs under one placement policy: they arrive, wait, run and leave."""
+"""The replay of simulated jobs under one placement policy: they arrive, wait, run and leave.
+
+A *seed* is the start value of the random numbers. Each seed gives other random jobs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The simulated queue of waiting jobs, grouped by tenant and by the sizes of the jobs' pods."""
+"""The simulated queue of waiting jobs, grouped by tenant and by the sizes of the jobs' pods.
+
+A *kind* of job is the list of the sizes of its pods, in GPUs. Jobs with the same pod sizes are of one kind.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ def pods(gpus: int, largest: int) -> Kind:
 
 
 def covers(kind: Kind, other: Kind) -> bool:
-    """Return whether one job certainly finds no place because another job found none.
+    """Return whether a job surely finds no place, because another job found none.
 
-    ``kind`` has the pod sizes of the one job, ``other`` the pod sizes of the job that found no place, largest first.
-    True if the one job has at least as many pods, each at least as large. False if it may find a place.
+    ``kind`` has the pod sizes of the first job, ``other`` those of the job that found no place, largest first. True if
+    the first job has at least as many pods, each at least as large. False if it may find a place.
     """
     return len(kind) >= len(other) and all(mine >= its for mine, its in zip(kind, other, strict=False))
 

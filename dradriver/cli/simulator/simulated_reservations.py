@@ -1,4 +1,7 @@
-"""Reservations on the simulated cluster: the running jobs, the candidate sets, and the reserved set."""
+"""Reservations on the simulated cluster: the running jobs, the candidate sets, and the reserved set.
+
+A job is *blocked* if it found no place. A reservation keeps GPUs for one blocked job.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ class Reserving:
         return self._fence(before)
 
     def lift(self) -> None:
-        """Make the reserved GPUs available to jobs that are tried before ``close`` is called."""
+        """Make the reserved GPUs available to all jobs until the method ``close`` is called."""
         self._cluster.reserve({})
 
     def close(self) -> None:
@@ -172,8 +175,8 @@ class Reserving:
 
         For a job of one pod there is a candidate for each node that is large enough. A job of several pods has one
         candidate, on the nodes that are free first; none if there are too few nodes. On each node, the set has the GPUs
-        that are free first, in this order: free GPUs, those with the earliest declared ends, then those whose endless
-        jobs have run for the shortest time.
+        that are free first, in this order: free GPUs, GPUs whose jobs declare the earliest ends, then GPUs whose jobs
+        declare no end and have run for the shortest time.
 
         Args:
             kind: The GPUs of each pod of the job.

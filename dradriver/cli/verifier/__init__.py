@@ -1,7 +1,7 @@
 """The checks of ``gputopo verify``: each check reports PASS, WARN or FAIL, with a repair.
 
 * ``finding``: the result of a check.
-* ``machine_checks``: this machine: driver, GPUs, links, MIG, MPS.
+* ``machine_checks``: this machine: GPU driver, GPUs, links, MIG, MPS.
 * ``nic_checks``: this machine: network cards, and which are near each GPU.
 * ``container_checks``: this machine: the container toolkit, CDI, and whether the runtime has CDI enabled.
 * ``cluster_checks``: the cluster: versions, the driver's components, slices and other drivers.

@@ -1,4 +1,7 @@
-"""Whether Kubernetes creates the pods of node agents: Pod Security or another admission plugin can refuse them."""
+"""Whether Kubernetes creates the pods of node agents: Pod Security or another admission plugin can refuse them.
+
+A *finding* is the result of one check: PASS, WARN or FAIL, with the repair.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Node agents that are missing: the DaemonSet wants more pods, or pods use GPUs of a node without an agent."""
+"""Node agents that are missing: the DaemonSet wants more pods, or pods use GPUs of a node without an agent.
+
+A *finding* is the result of one check: PASS, WARN or FAIL, with the repair. The agent of a node is *gone* if pods use
+GPUs of the node, and the node has no slices any more.
+"""
 
 from __future__ import annotations
 

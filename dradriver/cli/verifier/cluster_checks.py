@@ -1,4 +1,8 @@
-"""The checks of the cluster: versions, the driver's components, slices, and other allocators of the GPUs."""
+"""The checks of the cluster: versions, the driver's components, slices, and other allocators of the GPUs.
+
+A *finding* is the result of one check: PASS, WARN or FAIL, with the repair. The agent of a node is *gone* if pods use
+GPUs of the node, and the node has no slices any more.
+"""
 
 from __future__ import annotations
 

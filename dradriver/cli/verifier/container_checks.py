@@ -1,4 +1,7 @@
-"""How containers on this machine get GPUs: the toolkit, CDI specifications, and whether the runtime has CDI enabled."""
+"""How containers on this machine get GPUs: the toolkit, CDI specifications, and whether the runtime has CDI enabled.
+
+A *finding* is the result of one check: PASS, WARN or FAIL, with the repair.
+"""
 
 from __future__ import annotations
 

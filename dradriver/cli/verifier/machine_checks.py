@@ -1,4 +1,7 @@
-"""The checks of this machine: driver, GPUs, links, MIG, MPS, and whether the node's slices describe it correctly."""
+"""The checks of this machine: GPU driver, GPUs, links, MIG, MPS, and whether the node's slices describe it correctly.
+
+A *finding* is the result of one check: PASS, WARN or FAIL, with the repair.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ def _nics_of_this_boot(host_root: Path) -> KeptNics:
 
 
 def findings(found: Read, *, driver_root: Path | None, host_root: Path) -> Iterator[Finding]:
-    """Yield the findings of the machine checks of ``gputopo verify``: driver, GPUs, links, MIG, MPS.
+    """Yield the findings of the machine checks of ``gputopo verify``: GPU driver, GPUs, links, MIG, MPS.
 
     ``found`` is the machine as ``read`` returned it.
     """

@@ -1,4 +1,7 @@
-"""The checks of this machine's network cards: the state of their ports, which GPUs are near, and GPUDirect."""
+"""The checks of this machine's network cards: the state of their ports, which GPUs are near, and GPUDirect.
+
+A *finding* is the result of one check: PASS, WARN or FAIL, with the repair.
+"""
 
 from __future__ import annotations
 

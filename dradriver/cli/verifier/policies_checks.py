@@ -1,7 +1,8 @@
 """Whether the driver's processes use the policies of the ConfigMap; ``gputopo verify`` calls this.
 
-The leading controller writes the digest of its policies on its Lease. Standby controllers, webhook and node agents own
-no object that they could write on. Their metrics have the digest, and the API server's proxy reads these.
+A *digest* is a hash of the text of the policies file. The leading controller writes the digest of its policies on its
+Lease. Standby controllers, webhook and node agents own no object that they could write on. Their metrics have the
+digest, and the API server's proxy reads these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The rights of the user who runs ``gputopo verify``, by SelfSubjectAccessReview, and the commands that need them."""
+"""The rights of the user who runs ``gputopo verify``, by SelfSubjectAccessReview, and the commands that need them.
+
+A *finding* is the result of one check: PASS, WARN or FAIL, with the repair.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The checks of the webhook: whether the API server calls it (tried with a dry run), and when its certificates end."""
+"""The checks of the webhook: whether the API server calls it (tried with a dry run), and when its certificates end.
+
+A *finding* is the result of one check: PASS, WARN or FAIL, with the repair.
+"""
 
 from __future__ import annotations
 
