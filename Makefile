@@ -25,6 +25,7 @@ install: .venv/installed  ## the development environment in .venv
 
 .venv/installed: requirements/dev.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found: install python3"; exit 1; }
+	@echo "installing Python packages into .venv (about 180 s)"
 	$(PYTHON) -m venv .venv
 	$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

@@ -126,7 +126,7 @@ QUESTIONS: Final = (
         (
             Panel(
                 "GPUs by state",
-                "Each GPU counts in one state (docs/tasks/monitoring.md). Free is what gputopo free counts.",
+                "Each GPU counts in one state. Free is what gputopo free counts.",
                 (("gpu_topology:gpus{<product>}", "{{product}}: {{state}}"),), stacked=True,
             ),
         ),
@@ -235,7 +235,7 @@ QUESTIONS: Final = (
         (
             Panel(
                 "Waiting pods by cause",
-                "The cause of each waiting pod now. docs/tasks/monitoring.md explains the causes.",
+                "The cause of each waiting pod now. gputopo explain POD says more.",
                 (("max by (cause) (gpu_topology_waiting_pods_by_cause)", "{{cause}}"),), stacked=True,
             ),
             Panel(
@@ -322,7 +322,7 @@ QUESTIONS: Final = (
         (
             Panel(
                 "GPUs with faults",
-                "Which GPUs have which faults now. docs/internals/gpu-faults.md says what to do about each.",
+                "Which GPUs have which faults now. gputopo health says what to do about each.",
                 (("max by (uuid, node, kind) (gpu_topology_gpu_fault_info{<node>})", ""),),
                 kind="table", now=True,
             ),

@@ -14,6 +14,7 @@ from dradriver.api.policies.policies_reader import read
 from dradriver.api.slices import resource_slices
 from dradriver.topology import profiles
 from tests.cluster import Cluster, Node
+from tests.cluster.progress import announce
 from tests.cluster.settings import cache_folder
 from tests.cluster.waiting import wait_for
 from tests.kind import KindCluster
@@ -79,7 +80,9 @@ def install(
     AMD that a /sys there tells of; else they are simulated, and parts are handed out as ``policies`` says.
     """
     if isinstance(cluster, Cluster):
-        cluster.load_image(build_image(release))
+        archive = build_image(release)
+        announce("loading the driver's image into the nodes", 5)
+        cluster.load_image(archive)
     else:
         cluster.load_driver()
     if driver_root is None and device_root is None:
@@ -95,6 +98,7 @@ def install(
             discovery = ["discovery=amd", f"deviceRoot={device_root}"]
     values = [f"image.repository={IMAGE}", f"image.tag={release or TAG}", *discovery, *settings]
     chart = RELEASES / f"gpu-topology-dra-{release}.tgz" if release else CHART
+    announce("installing the chart with Helm, which waits until all pods are ready", 15)
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(chart), "--namespace", NAMESPACE, "--create-namespace"),
         # Tests change the policies file by kubectl, too; Helm 3, which kind may come with, knows no such conflicts.
@@ -103,6 +107,7 @@ def install(
         *("--wait", "--timeout", "180s"),
     )
     if isinstance(cluster, Cluster):
+        announce("waiting until all parts of the driver use the policies", 10)
         _policies_in_force(cluster)
         if discovery[0] == "discovery=simulated":
             _machines_published(cluster, machines(cluster) | _machines_of(settings))

@@ -12,7 +12,7 @@ import msgspec
 from dradriver import __version__
 from dradriver.api.base.allocating_driver import bound
 from dradriver.api.policies.policy_sections import Policies
-from dradriver.cli.cluster import access, moves, policies_in_force
+from dradriver.cli.cluster import access, installation, moves, policies_in_force
 from dradriver.cli.cluster.cluster_options import (
     driver_namespace_option,
     output_options,
@@ -118,13 +118,15 @@ def defrag(
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     file = given_policies(policies_file)
-    plan = asyncio.run(_read(server, file, driver_namespace, size=gpus, most=sets))
+    plan, absence = asyncio.run(_read(server, file, driver_namespace, size=gpus, most=sets))
+    installation.tell(absence, output, no_color=no_color)
     show_as(output, document=lambda: document(plan), data=lambda: msgspec.to_builtins(plan), no_color=no_color)
 
 
 async def _read(
     server: ServerConfig, file: Policies | None, driver_namespace: str | None, *, size: int, most: int
-) -> Defrag:
+) -> tuple[Defrag, str]:
+    """Return the moves, and sentences that no driver is installed (empty if it is, or if that is not known)."""
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         followed = await policies_in_force.read(client, server, driver_namespace, file)
         scene = await read_whole(client, server, followed, driver_namespace)
@@ -140,7 +142,8 @@ async def _read(
         simulation = Simulation(scene, movable, where, now=now)
         freed = tuple(_freed(move) for move in simulation.moves(size, most))
         simulation.end()
-        return Defrag(size=size, movable=len(movable), freed=freed, sets=_sets(before, free_gpus(scene)))
+        sets = _sets(before, free_gpus(scene))
+        return Defrag(size=size, movable=len(movable), freed=freed, sets=sets), scene.absence
 
 
 def _freed(move: Move) -> Freed:

@@ -14,7 +14,7 @@ from dradriver import __version__
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.policies.policy_sections import Policies
-from dradriver.cli.cluster import access, cluster_reading, policies_in_force, workload_names
+from dradriver.cli.cluster import access, cluster_reading, installation, workload_names
 from dradriver.cli.cluster.cluster_options import (
     driver_namespace_option,
     namespace_options,
@@ -62,7 +62,8 @@ def explain(
     that name is explained. Without WORKLOAD, all waiting pods are listed, the oldest first, including pods that the
     scheduler alone places.
 
-    The command makes the controller's decision again from the present state of the cluster. It writes nothing.
+    The command makes the controller's decision again from the present state of the cluster. It writes nothing. If no
+    driver is installed, it says so first, and what that means for the pod.
     """
     if all_namespaces and workload is not None:
         raise click.UsageError("-A lists the pods that wait in all namespaces. Remove WORKLOAD or -A.")
@@ -70,7 +71,8 @@ def explain(
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     if wanted is None:
         only = only_namespace(namespace, all_namespaces=all_namespaces, usual=server.namespace)
-        subjects = asyncio.run(_read_waiting(server, only))
+        subjects, absence = asyncio.run(_read_waiting(server, only, driver_namespace))
+        installation.tell(absence, output, no_color=no_color)
         show_as(
             output,
             document=lambda: explain_document.waiting(subjects),
@@ -82,19 +84,30 @@ def explain(
     asyncio.run(_print_explanation(server, wanted, policies, driver_namespace, output=output, no_color=no_color))
 
 
-async def _read_waiting(server: ServerConfig, namespace: str | None) -> list[Subject]:
+async def _read_waiting(
+    server: ServerConfig, namespace: str | None, driver_namespace: str | None
+) -> tuple[list[Subject], str]:
+    """Return the pods that wait, and sentences that no driver is installed (empty if it is, or if that is not known).
+
+    ``namespace`` is the only namespace to list; None for all.
+    """
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         labelled = await _labelled(client, server, namespace)
+        driver = await installation.read(client, server, driver_namespace)
     waiting = [pod for pod in labelled if (pod.placed or pod.static) and _is_waiting(pod)]
-    return [subject(pod) for pod in sorted(waiting, key=_age)]
+    return [subject(pod) for pod in sorted(waiting, key=_age)], driver.absence
 
 
 async def _labelled(client: Client, server: ServerConfig, namespace: str | None) -> list[Pod]:
     return await cluster_reading.listed(client, server, PODS, Pod, namespace=namespace, label_selector=names.LABEL)
 
 
+def _is_ending(pod: Pod) -> bool:
+    return pod.finished or pod.metadata.deletion_timestamp is not None
+
+
 def _is_waiting(pod: Pod) -> bool:
-    return not (pod.finished or pod.spec.node_name or pod.metadata.deletion_timestamp)
+    return not (_is_ending(pod) or pod.spec.node_name)
 
 
 def _age(pod: Pod) -> tuple[str, str]:
@@ -116,6 +129,8 @@ async def _print_explanation(
     """
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         workload, (pod, *others) = await _read(client, server, workload)
+        driver = await installation.read(client, server, driver_namespace)
+        installation.tell(driver.absence, output, no_color=no_color)
         pod_subject = subject(pod)  # what the pod itself says: state, request, conditions
         if output == "table":
             if others:
@@ -126,8 +141,7 @@ async def _print_explanation(
         # Imported here: loading it takes longer than reading the pod.
         from dradriver.cli.explainer.verdict import verdict
 
-        namespace_of_driver = await policies_in_force.driver_namespace(client, driver_namespace)
-        pod_verdict = await verdict(client, server, pod, policies, namespace_of_driver)
+        pod_verdict = await verdict(client, server, pod, policies, driver)
     for trouble in pod_verdict.unread:
         warn(trouble)
     if output == "table":
@@ -146,8 +160,8 @@ async def _print_explanation(
 async def _read(client: Client, server: ServerConfig, workload: WorkloadName) -> tuple[WorkloadName, list[Pod]]:
     """Return the pods of a workload, and the workload with its kind.
 
-    The first pod is the one to explain: the oldest pod that waits, or else the oldest pod. If no pod has the name, a
-    gang or owner with that name is the workload.
+    The first pod is the one to explain (``_of``). If no pod has the name, a gang or owner with that name is the
+    workload.
     """
     namespace = workload.namespace or server.namespace
     if workload.kind != workload_names.POD:
@@ -176,11 +190,11 @@ async def _read(client: Client, server: ServerConfig, workload: WorkloadName) ->
 
 
 def _of(pods: Sequence[Pod], workload: WorkloadName) -> list[Pod]:
-    """Return the pods of a gang or owner: first the pods that wait, then all others.
+    """Return the pods of a gang or owner, the oldest first: those that wait, then those that run, then the others.
 
-    Both groups are sorted by age, the oldest pod first.
+    The others have ended or are being deleted: their owner may have replaced them.
     """
     return sorted(
         (pod for pod in pods if workload_names.is_of(pod, workload)),
-        key=lambda pod: (not _is_waiting(pod), *_age(pod)),
+        key=lambda pod: (not _is_waiting(pod), _is_ending(pod), *_age(pod)),
     )

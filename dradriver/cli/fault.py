@@ -12,6 +12,7 @@ from dradriver.node.discovery import simulated_failures, simulated_machine
 from dradriver.node.discovery.simulated_failures import Failure
 from dradriver.node.errors import SetupError
 from dradriver.node.faults import KINDS
+from dradriver.node.health.faults_in_force import CALM_S, MOST_S
 from dradriver.topology.natural import natural
 
 _NODE = click.option("--node", required=True, help="The name of the simulated node.")
@@ -35,7 +36,7 @@ def fault() -> None:
 @click.argument("gpu")
 @click.option("--nvlink", "links", multiple=True, type=int, metavar="N", help="NVLink N is down. It can be repeated.")
 @click.option("--xid", type=int, help="The kernel's log contains this XID.")
-@click.option("--lost", is_flag=True, help="The GPU has fallen off the bus.")
+@click.option("--lost", is_flag=True, help="The driver does not report the GPU any more.")
 @click.option("--fault", "kinds", multiple=True, type=click.Choice(sorted(KINDS)), help="Another kind of fault.")
 @_FOLDER
 def fail(
@@ -66,11 +67,31 @@ def fail(
 @click.argument("gpus", nargs=-1)
 @_FOLDER
 def heal(node: str, gpus: tuple[str, ...], folder: Path) -> None:
-    """Repair the GPUs in GPUS; without GPUS, repair all GPUs of the node."""
+    """Repair the GPUs in GPUS; without GPUS, repair all GPUs of the node.
+
+    Most faults and their taints stay for a minute after the repair. The command prints how long.
+    """
     names, file = _names(folder, node, gpus), simulated_failures.path(folder, node)
-    left = {name: failure for name, failure in simulated_failures.read(file).items() if names and name not in names}
+    before = simulated_failures.read(file)
+    left = {name: failure for name, failure in before.items() if names and name not in names}
     simulated_failures.write(file, left)
     _print_broken(node, left)
+    _print_endings({name: failure for name, failure in before.items() if name not in left})
+
+
+def _print_endings(healed: Mapping[str, Failure]) -> None:
+    """Print how long the faults of healed GPUs stay: a fault is over when it has been gone for a while."""
+    by_seconds: dict[float, list[str]] = {}
+    for name, failure in healed.items():
+        by_seconds.setdefault(max(KINDS[kind].leaves_s for kind in failure.kinds), []).append(name)
+    for seconds, names in sorted(by_seconds.items()):
+        gpus = ", ".join(sorted(names, key=natural))
+        click.echo(f"The faults of {gpus} and their taints end {f'{seconds:.0f} s later' if seconds else 'then'}.")
+    if any(by_seconds):
+        click.echo(
+            f"A fault that came again within {CALM_S / 60:.0f} minutes stays four times as long as the last time, at "
+            f"most {MOST_S / 60:.0f} minutes."
+        )
 
 
 def _print_broken(node: str, broken: Mapping[str, Failure]) -> None:

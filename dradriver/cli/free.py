@@ -11,7 +11,7 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api.policies.policy_sections import Policies
-from dradriver.cli.cluster import access, policies_in_force
+from dradriver.cli.cluster import access, installation, policies_in_force
 from dradriver.cli.cluster.cluster_options import (
     driver_namespace_option,
     output_formats,
@@ -20,7 +20,7 @@ from dradriver.cli.cluster.cluster_options import (
 )
 from dradriver.cli.cluster.free_gpus import FreeGpus, free_gpus
 from dradriver.cli.cluster.largest_gangs import stand
-from dradriver.cli.cluster.listed_cluster import read_whole
+from dradriver.cli.cluster.listed_cluster import Scene, read_whole
 from dradriver.cli.inputs import given_policies
 from dradriver.cluster.views.gone_node_views import AGENT_GONE
 from dradriver.counted import counted, first_of
@@ -59,18 +59,21 @@ def free(
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     file = given_policies(policies_file)
-    left = asyncio.run(_read(server, namespace or server.namespace, file, driver_namespace))
+    scene = asyncio.run(_read(server, file, driver_namespace))
+    namespace = namespace or server.namespace
+    stand(scene, namespace)
+    left = free_gpus(scene, namespace=namespace)
+    installation.tell(scene.absence, output, no_color=no_color)
     show_as(output, document=lambda: document(left), data=lambda: msgspec.to_builtins(left), no_color=no_color)
 
 
-async def _read(server: ServerConfig, namespace: str, file: Policies | None, driver_namespace: str | None) -> FreeGpus:
+async def _read(server: ServerConfig, file: Policies | None, driver_namespace: str | None) -> Scene:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         followed = await policies_in_force.read(client, server, driver_namespace, file)
         scene = await read_whole(client, server, followed, driver_namespace, pods_too=False)
     for trouble in scene.unread:
         warn(trouble)
-    stand(scene, namespace)
-    return free_gpus(scene, namespace=namespace)
+    return scene
 
 
 def document(left: FreeGpus) -> Document:

@@ -13,9 +13,9 @@ import msgspec
 from dradriver import __version__
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.objects import Node
 from dradriver.api.claims.pins import Claim
-from dradriver.cli import uninstall
-from dradriver.cli.cluster import access, cluster_reading, cluster_view, gpu_faults, policies_in_force
+from dradriver.cli.cluster import access, cluster_reading, cluster_view, driver_dependents, gpu_faults, installation
 from dradriver.cli.cluster.cluster_options import (
     driver_namespace_option,
     namespace_options,
@@ -24,7 +24,9 @@ from dradriver.cli.cluster.cluster_options import (
     server_options,
 )
 from dradriver.cli.cluster.cluster_reading import ClusterError
+from dradriver.cli.cluster.driver_dependents import Dependent
 from dradriver.cli.cluster.gpu_faults import GpuFault
+from dradriver.cli.cluster.installation import Installation
 from dradriver.cli.verifier import agent_checks
 from dradriver.cli.verifier.agent_checks import MissingAgent
 from dradriver.cli.verifier.driver_pods import SELECTOR, Pod
@@ -34,39 +36,44 @@ from dradriver.counted import counted
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.resources import DAEMON_SETS, NODES, PODS
+from dradriver.kube.resources import NODES, PODS
 from dradriver.view.document import Cell, Column, Document, Notes, Table, Tone, report, words
 from dradriver.view.output import show_as, warn
 from dradriver.view.terminal_text import plain
 
-_NOT_INSTALLED: Final = (
-    "the driver is not installed: it has no pod and no DaemonSet. Install the chart, or name its namespace: "
-    "--driver-namespace NAME"
-)
 _LEFT_OVER: Final = (
-    "the ResourceSlices of the driver are left over, so the scheduler can still allocate these GPUs: kubectl delete "
-    f"resourceslices --field-selector spec.driver={names.DRIVER}"
+    "ResourceSlices of the driver are left over. Wait: the kubelet of a node deletes them about 30 seconds after the "
+    "node agent has ended"
 )
+_UNDELETED: Final = (
+    "the kubelet of {node} does not report, so its ResourceSlices stay until it starts again. Delete them: kubectl "
+    f"delete resourceslices --field-selector spec.driver={names.DRIVER},spec.nodeName={{node}}"
+)
+_MOST_NODES: Final = 5  # that get a line each
 _AGENTS_MISSING: Final = (
     "node agents are missing or not ready. On their nodes, pods with GPUs cannot start or end. Repairs are below"
 )
 _NOT_CHECKED: Final = 2  # the exit status if the cluster could not be looked at
 
 
-class _Installation(NamedTuple):
-    """The driver's pods and DaemonSets in its namespace.
+class _Read(NamedTuple):
+    """The objects from which the health of a cluster follows.
 
     Attributes:
-        namespace: The namespace.
-        agents: The pods of the node agents.
-        agents_wanted: How many nodes must have an agent.
-        exists: Whether there are pods or DaemonSets of the driver; None if that is not known.
+        slices: The ResourceSlices of the driver that allocates the GPUs.
+        claims: All claims.
+        nodes: All nodes.
+        driver: The driver's installation.
+        agents: The pods of the node agents; None if they could not be read.
+        orphans: The pods that need the driver although it is not installed.
     """
 
-    namespace: str
-    agents: Sequence[Pod] = ()
-    agents_wanted: int = 0
-    exists: bool | None = None
+    slices: Sequence[ResourceSlice]
+    claims: Sequence[Claim]
+    nodes: Sequence[Node]
+    driver: Installation
+    agents: Sequence[Pod] | None
+    orphans: Sequence[Dependent]
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,13 +81,15 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         healthy: Whether the driver is installed, no GPU is unhealthy, and no agent is missing.
-        installed: Whether the driver's namespace has pods or DaemonSets of the driver; None if that is not known.
+        installed: Whether the driver's namespace has a DaemonSet of node agents; None if that is not known.
         nodes: Number of nodes with GPUs.
         gpus: Number of GPUs on these nodes.
         unhealthy: Number of GPUs that are lost, or that no pod can get because of a fault.
         faults: The faults of all GPUs, also faults that keep no pod off the GPU.
-        agents: The node agents that are missing.
+        agents: The node agents that are missing; empty if the driver is not installed.
         orphans: Number of pods that need the driver although it is not installed.
+        left_over: Nodes whose slices are left over from a driver that is not installed any more.
+        undeleted: Those of these nodes whose kubelet does not report, so that nothing deletes the slices.
     """
 
     healthy: bool
@@ -91,6 +100,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[GpuFault, ...]
     agents: tuple[MissingAgent, ...]
     orphans: int = 0
+    left_over: tuple[str, ...] = ()
+    undeleted: tuple[str, ...] = ()
 
 
 @click.command()
@@ -111,66 +122,62 @@ def health(
 
     A GPU is unhealthy if a fault keeps pods off it. Other faults, such as clocks lowered by heat, are listed, too.
 
+    "gputopo verify" is about the installation: webhook, controller, certificates, policies and more.
+
     Exit status: 0 no problem, 1 a GPU is unhealthy, an agent is missing or the driver is not installed, 2 wrong usage,
     or the cluster cannot be read.
     """
     only = only_namespace(namespace, all_namespaces=all_namespaces)
     try:
         server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-        found = asyncio.run(_read(server, driver_namespace, only))
+        read = asyncio.run(_read(server, driver_namespace, only))
+        found = _health(server, read, only)
     except DriverError as error:
         click.echo(f"Error: {plain(str(error))}", err=True)
         raise click.exceptions.Exit(_NOT_CHECKED) from None
+    installation.tell(read.driver.absence, output, no_color=no_color)
     show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
     if not found.healthy:
         raise click.exceptions.Exit(1)
 
 
-async def _read(server: ServerConfig, named_namespace: str | None, only: str | None) -> Health:
+async def _read(server: ServerConfig, named_namespace: str | None, only: str | None) -> _Read:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         slices, claims = await cluster_reading.read(client, server)
         nodes = await cluster_reading.listed(client, server, NODES, read_node)
-        namespace, is_certain = await policies_in_force.locate(client, named_namespace)
-        installation = _Installation(namespace)
+        driver = await installation.read(client, server, named_namespace)
+        agents: list[dict[str, Any]] | None = None
+        unread = driver.unread
         try:
-            pods: list[dict[str, Any]] = await cluster_reading.listed(
-                client, server, PODS, dict, namespace=namespace, label_selector=SELECTOR
+            agents = await cluster_reading.listed(
+                client, server, PODS, dict, namespace=driver.namespace, label_selector=SELECTOR
             )
-            daemon_sets: list[dict[str, Any]] = await cluster_reading.listed(
-                client, server, DAEMON_SETS, dict, namespace=namespace, label_selector=SELECTOR
-            )
-            # Another namespace can have the driver if this one is a guess.
-            exists = True if pods or daemon_sets else False if is_certain else None
-            installation = _Installation(namespace, pods, agent_checks.desired(daemon_sets), exists)
         except ClusterError as error:
-            warn(f"whether all node agents are ready is not known: {error}")
-        orphans: list[uninstall.Dependent] = []
-        if installation.exists is False:
+            unread = unread or str(error)
+        if unread:
+            warn(f"whether all node agents are ready is not known: {unread}")
+        orphans: list[Dependent] = []
+        if driver.absence:
             try:
-                all_pods = await cluster_reading.listed(client, server, PODS, uninstall.Pod)
-                orphans = [pod for pod in uninstall.dependents(all_pods, claims) if only in (None, pod.namespace)]
+                pods = await cluster_reading.listed(client, server, PODS, driver_dependents.Pod)
+                dependents = driver_dependents.dependents(pods, claims)
+                orphans = [pod for pod in dependents if only in (None, pod.namespace)]
             except ClusterError as error:
                 warn(f"whether pods need the driver is not known: {error}")
-    node_names = {node.metadata.name for node in nodes}
-    return _health(server, slices, claims, node_names, installation, len(orphans), only)
+    return _Read(slices, claims, nodes, driver, agents, orphans)
 
 
-def _health(
-    server: ServerConfig,
-    slices: Sequence[ResourceSlice],
-    claims: Sequence[Claim],
-    node_names: set[str],
-    installation: _Installation,
-    orphans: int,
-    only: str | None,
-) -> Health:
-    """Return the health of a cluster's GPUs from the objects that were read.
+def _health(server: ServerConfig, read: _Read, only: str | None) -> Health:
+    """Return the health of a cluster's GPUs.
 
-    The first five arguments are these objects. If ``only`` names a namespace, only GPUs that this namespace uses count.
-    ``orphans`` is the number of pods that need the driver although it is not installed.
+    If ``only`` names a namespace, only GPUs that this namespace uses count. ``server`` is for messages.
+
+    Raises:
+        ClusterError: The cluster has nothing to look at, although no driver is known to be missing.
     """
-    views, doubts = cluster_view.views(slices, claims)
-    gone = cluster_view.gone_views(slices, claims, is_node=node_names.__contains__)
+    views, doubts = cluster_view.views(read.slices, read.claims)
+    node_names = {node.metadata.name for node in read.nodes}
+    gone = cluster_view.gone_views(read.slices, read.claims, is_node=node_names.__contains__)
     for doubt in doubts:
         warn(doubt)
     gpus_of_node = [view.users for view in views]
@@ -180,21 +187,43 @@ def _health(
         gone = [node for node in gone if any(_is_of(only, holders) for _, holders in node.gpus)]
         gpus_of_node = [[holders for holders in gpus if _is_of(only, holders)] for gpus in gpus_of_node]
         faults = [fault for fault in faults if only in fault.namespaces]
-    pods, wanted = (installation.agents, installation.agents_wanted) if only is None else ((), 0)
-    agents = agent_checks.missing(gone, pods, wanted, installation.namespace)
-    if not (slices or agents or orphans):
-        raise ClusterError(cluster_reading.nothing_published(server))
+    agents: list[MissingAgent] = []
+    if not read.driver.absence:  # else all are missing, and only an installation helps
+        pods: Sequence[Pod] = ()
+        wanted = 0
+        if only is None and read.agents is not None:
+            pods, wanted = read.agents, agent_checks.desired(read.driver.daemon_sets)
+        agents = agent_checks.missing(gone, pods, wanted, read.driver.namespace)
+        if not (read.slices or agents):
+            raise ClusterError(cluster_reading.nothing_published(server))
     unhealthy = {(fault.node, fault.uuid) for fault in faults if fault.keeps_pods_off}
+    left_over = {view.name for view in views} if read.driver.absence else set[str]()
     return Health(
-        healthy=not (unhealthy or agents) and installation.exists is not False,
-        installed=installation.exists,
+        healthy=not (unhealthy or agents or read.driver.absence),
+        installed=read.driver.exists,
         nodes=sum(map(bool, gpus_of_node)),
         gpus=sum(map(len, gpus_of_node)),
         unhealthy=len(unhealthy),
         faults=tuple(faults),
         agents=tuple(agents),
-        orphans=orphans,
+        orphans=len(read.orphans),
+        left_over=tuple(sorted(left_over)),
+        undeleted=tuple(sorted(left_over & _silent(read.nodes))),
     )
+
+
+def _silent(nodes: Iterable[Node]) -> set[str]:
+    """Return the nodes whose kubelet does not report, so that it does not delete slices either.
+
+    A kubelet deletes the slices of a driver whose plugin has been gone for 30 seconds (pkg/kubelet/cm/dra/plugin). If
+    the Node is gone, the garbage collector deletes its slices.
+    """
+    return {
+        plain(node.metadata.name)
+        for node in nodes
+        for condition in node.status.conditions
+        if condition.type == "Ready" and condition.status == "Unknown"
+    }
 
 
 def _is_of(namespace: str, holders: Iterable[Holder]) -> bool:
@@ -208,11 +237,11 @@ def document(health: Health) -> Document:
     unhealthy = Cell(f"{health.unhealthy} of {of_all} {are} unhealthy", Tone.ERROR if health.unhealthy else Tone.FREE)
     has_problem = bool(health.agents) or health.installed is False
     # If no node publishes a GPU because of another problem, "0 of 0 are unhealthy" would say that all is well.
-    lines = [Cell("no node publishes GPUs", Tone.ERROR) if has_problem and not health.gpus else unhealthy]
-    if health.installed is False:
-        lines.append(Cell(_NOT_INSTALLED, Tone.ERROR))
-        if health.gpus:
-            lines.append(Cell(_LEFT_OVER, Tone.ERROR))
+    is_published = bool(health.gpus) if health.installed is not False else bool(health.left_over)
+    lines = [Cell("no node publishes GPUs", Tone.ERROR) if has_problem and not is_published else unhealthy]
+    if health.left_over:
+        lines.append(Cell(_LEFT_OVER, Tone.WARNING))
+        lines += [Cell(_UNDELETED.format(node=node), Tone.ERROR) for node in health.undeleted[:_MOST_NODES]]
     if health.orphans:
         need = counted(health.orphans, "pod needs", "pods need")
         lines.append(Cell(f"{need} the driver. gputopo uninstall lists them and says what to do", Tone.ERROR))

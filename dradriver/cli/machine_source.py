@@ -21,9 +21,9 @@ from dradriver.view.output import warn
 F = TypeVar("F", bound=Callable[..., Any])
 
 SOURCES: Final = (
-    "The name of a profile, or a file (docs/tasks/profiles.md): the text of nvidia-smi topo -m, amd-smi topology (or "
-    "JSON), "
-    "rocm-smi --showtopo, npu-smi info -t topo or npu-smi info; XML of NCCL or RCCL; JSON of gputopo topo; a profile."
+    "The name of a profile (gputopo topo --list), or a file: the text of nvidia-smi topo -m, amd-smi topology (or "
+    "JSON), rocm-smi --showtopo, npu-smi info -t topo or npu-smi info; XML of NCCL or RCCL; JSON of gputopo topo; a "
+    "profile."
 )
 """What ``read_machine`` takes, as the help of options says it."""
 

@@ -15,7 +15,7 @@ from dradriver.allocator import GangChoice, GangRequest, NoPlaceError, Whole, pl
 from dradriver.allocator.choice.numbering import listed
 from dradriver.allocator.choice.phrases import nodes_within, wanted
 from dradriver.api.policies.policy_sections import Policies
-from dradriver.cli.cluster import access, policies_in_force
+from dradriver.cli.cluster import access, installation, policies_in_force
 from dradriver.cli.cluster.free_gpus import open_nodes
 from dradriver.cli.cluster.largest_gangs import stand
 from dradriver.cli.cluster.listed_cluster import Scene, read_whole
@@ -87,6 +87,7 @@ def run(
         raise click.UsageError(_PARTS)
     server = access.server(None if where.kubeconfig is None else Path(where.kubeconfig), where.context)
     scene = asyncio.run(_read(server, file, where.driver_namespace))
+    installation.tell(scene.absence, output, no_color=no_color)
     pod_request = request(question, scene.policies)
     if not isinstance(pod_request, Whole):  # the name of a policy can stand for a fraction
         raise click.UsageError(_PARTS)

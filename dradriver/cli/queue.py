@@ -12,8 +12,7 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.claims.usage_config_maps import HOUR_S
-from dradriver.api.policies.policy_sections import Policies
-from dradriver.cli.cluster import access, workload_names
+from dradriver.cli.cluster import access, installation, workload_names
 from dradriver.cli.cluster.cluster_options import (
     driver_namespace_option,
     namespace_options,
@@ -26,7 +25,6 @@ from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import queue_position
 from dradriver.cli.explainer.explain_document import FAIR_SHARE, MOVES, fair_share
 from dradriver.cli.inputs import given_policies
-from dradriver.kube.config import ServerConfig
 from dradriver.queue.namespace_tenants import ALL
 from dradriver.queue.queue_order import Standing, line
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
@@ -108,13 +106,10 @@ def queue(
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     only = only_namespace(namespace, all_namespaces=all_namespaces)
-    listed = asyncio.run(_read(server, given_policies(policies_file), driver_namespace))
-    found = [one for one in listed if only in (None, one.namespace)]
+    scene, standing = asyncio.run(queue_position.read(server, given_policies(policies_file), driver_namespace))
+    found = [one for one in waits(scene, standing) if only in (None, one.namespace)]
+    installation.tell(scene.absence, output, no_color=no_color)
     show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
-
-
-async def _read(server: ServerConfig, policies: Policies | None, namespace: str | None) -> list[Waits]:
-    return waits(*await queue_position.read(server, policies, namespace))
 
 
 def waits(scene: Scene, standing: Sequence[Standing]) -> list[Waits]:

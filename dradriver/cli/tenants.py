@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from dradriver.api.policies.unmatched_selectors import unmatched
-from dradriver.cli.cluster import access
+from dradriver.cli.cluster import access, installation
 from dradriver.cli.cluster.cluster_options import (
     driver_namespace_option,
     output_options,
@@ -98,6 +98,7 @@ def tenants(
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     scene, standing = asyncio.run(queue_position.read(server, given_policies(policies_file), driver_namespace))
     found = tenants_now(scene, standing)
+    installation.tell(scene.absence, output, no_color=no_color)
     show_as(
         output,
         document=lambda: document(found, scene),

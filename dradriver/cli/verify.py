@@ -62,6 +62,11 @@ from dradriver.view.terminal_text import plain
 _TONES: Final = {Status.PASS: Tone.FREE, Status.WARN: Tone.WARNING, Status.FAIL: Tone.ERROR}
 _VERSION_BYTES: Final = 1 << 16
 _NOT_CHECKED: Final = 2  # the exit status if the checks could not be made
+_OF_GPUS: Final = {"taints", "lost-gpus"}  # checks of which health says more
+_HEALTH: Final = (
+    "GPUs that are lost or have a fault do not change the exit status of verify. gputopo health names each with its "
+    "repair, and ends with 1 if new pods cannot get it."
+)
 _VIEWER: Final = "ask for the chart's roles gpu-topology-viewer, which have all rights that gputopo needs"
 
 
@@ -115,6 +120,9 @@ def verify(
     By default the command checks the cluster; with NODE, only this node. With --this-machine it checks the hardware and
     the container runtime of the machine on which it runs; with NODE also whether the node's slices describe this
     machine.
+
+    The checks of the cluster are about the installation. A GPU that is lost or has a fault is a WARN: pods get the
+    other GPUs. "gputopo health" is about the GPUs, and ends with 1 then.
 
     Exit status: 0 no FAIL, 1 a FAIL, 2 wrong usage, or the checks could not run.
     """
@@ -375,7 +383,10 @@ def document(findings: Sequence[Finding]) -> Document:
     )
     counts = ", ".join(f"{sum(finding.status is status for finding in findings)} {status.value}" for status in order)
     columns = (Column("status"), Column("check"), Column("seen"), Column("cure"))
-    return report(Table(columns=columns, rows=rows), Notes(lines=(Cell(counts),)))
+    lines = [Cell(counts)]
+    if any(finding.check in _OF_GPUS for finding in findings):
+        lines.append(Cell(_HEALTH))
+    return report(Table(columns=columns, rows=rows), Notes(lines=tuple(lines)))
 
 
 def data(findings: Sequence[Finding]) -> dict[str, Any]:

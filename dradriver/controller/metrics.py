@@ -84,7 +84,7 @@ LEADER: Final = Gauge("gpu_topology_controller_leads", "1 in the replica that le
 _COUNTED: Final = "Counted every 30 s. Only the leading replica has values."
 GPUS: Final = Amounts(
     "gpu_topology_gpus",
-    f"GPUs by product and state (docs/tasks/monitoring.md). {_COUNTED}",
+    f"GPUs by product and state. {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
     state=", ".join(STATES),
@@ -162,7 +162,7 @@ LARGEST_GANG: Final = Amounts(
 WAITING_FOR: Final = Labelled(
     Gauge,
     "gpu_topology_waiting_pods_by_cause",
-    f"Pods that wait, by what keeps them (docs/tasks/monitoring.md). {_COUNTED}",
+    f"Pods that wait, by what keeps them. {_COUNTED}",
     cause=[cause.value for cause in Cause],
 )
 OLDEST_WAITING: Final = Gauge(

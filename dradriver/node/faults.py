@@ -46,7 +46,7 @@ KINDS: Final[dict[str, FaultKind]] = {
     "driver": FaultKind(
         effect="NoSchedule",
         words="the driver does not answer, or does not have the GPU",
-        advice="Run nvidia-smi (amd-smi) on the node. If it hangs, too, reboot the node.",
+        advice=f"Run nvidia-smi (amd-smi) on the node. If it hangs, too, {repairs.OR_REBOOT}",
         leaves_s=0.0,
     ),
     "runtime": FaultKind(
@@ -57,9 +57,9 @@ KINDS: Final[dict[str, FaultKind]] = {
     ),
     "lost": FaultKind(
         effect="NoSchedule",
-        words="the GPU is not on the node any more",
-        advice="Look at the kernel's log and nvidia-smi (amd-smi) on the node. If the GPU has fallen off the bus, "
-        "reboot the node.",
+        words="the node had the GPU, and the driver does not report it any more",
+        advice=f"{repairs.REBOOT} If the GPU is still missing, have it and its slot checked. If you remove it for "
+        f"good, run kubectl annotate node <node> {names.REMOVED_GPUS}=<UUID>.",
         leaves_s=0.0,
     ),
     "unreadable": FaultKind(
@@ -72,8 +72,7 @@ KINDS: Final[dict[str, FaultKind]] = {
     "xid": FaultKind(
         effect="NoSchedule",
         words="an error that the driver reported in the kernel's log",
-        advice=f"Look the XID up in NVIDIA's catalog ({repairs.CATALOG}). Until then, drain the GPU's pods and reset "
-        "the GPU, or reboot the node.",
+        advice=f"Look the XID up in NVIDIA's catalog ({repairs.CATALOG}). If it names no other action: {repairs.RESET}",
         values=repairs.XIDS,
     ),
     "xid-warning": FaultKind(
@@ -85,8 +84,7 @@ KINDS: Final[dict[str, FaultKind]] = {
     "sxid": FaultKind(
         effect="NoSchedule",
         words="a fatal error of an NVSwitch in the kernel's log",
-        advice="Look at the log of nvidia-fabricmanager.service. Reset all GPUs with their NVSwitches (nvidia-smi -r), "
-        "or reboot the node.",
+        advice=f"Look at the log of nvidia-fabricmanager.service. {repairs.RESET_ALL}",
     ),
     "sxid-warning": FaultKind(
         effect="None",
@@ -97,8 +95,8 @@ KINDS: Final[dict[str, FaultKind]] = {
     "nvlink": FaultKind(
         effect="NoSchedule",
         words="NVLinks of the GPU are down",
-        advice="Look at nvidia-smi nvlink -s and nvidia-smi topo -p2p n. Reset all GPUs. If the fault stays, reseat "
-        "the bridge or baseboard.",
+        advice=f"Look at nvidia-smi nvlink -s and nvidia-smi topo -p2p n. {repairs.RESET_ALL} If the fault stays, "
+        "reseat the bridge or baseboard.",
         values=repairs.LINKS,
     ),
     # Those that were contained (XID 94) count too, after which the GPU takes new work (NVIDIA "GPU Memory Error
@@ -106,8 +104,7 @@ KINDS: Final[dict[str, FaultKind]] = {
     "ecc": FaultKind(
         effect="None",
         words="memory errors that could not be corrected",
-        advice="Reset the GPU when no pod uses it, so that the bad rows are remapped. Until then new pods can "
-        "still get it.",
+        advice=f"A reset remaps the bad rows. Until then new pods can still get the GPU. {repairs.RESET_WHEN_FREE}",
     ),
     "ras": FaultKind(
         effect="NoSchedule",
@@ -117,7 +114,7 @@ KINDS: Final[dict[str, FaultKind]] = {
     "gpu-reset": FaultKind(
         effect="NoSchedule",
         words="the driver is resetting the GPU",
-        advice="Wait for the end of the reset. If it does not come within minutes, drain the node and reboot it.",
+        advice=f"Wait for the end of the reset. If it does not come within minutes, {repairs.OR_REBOOT}",
         values=repairs.GPU_RESETS,
         leaves_s=0.0,
     ),
@@ -135,7 +132,7 @@ KINDS: Final[dict[str, FaultKind]] = {
     "row-remap-pending": FaultKind(
         effect="None",
         words="a bad row of the GPU's memory is remapped at the next reset",
-        advice="Reset the GPU when no pod uses it.",
+        advice=repairs.RESET_WHEN_FREE,
     ),
     "recovery": FaultKind(
         effect="NoSchedule",
@@ -153,7 +150,7 @@ KINDS: Final[dict[str, FaultKind]] = {
     "held": FaultKind(
         effect="NoSchedule",
         words="processes use the GPU, but no prepared claim has it",
-        advice="End the processes on the GPU, which nvidia-smi lists. If one cannot be ended, reboot the node.",
+        advice=f"End the processes on the GPU, which nvidia-smi lists. If one cannot be ended, {repairs.OR_REBOOT}",
         leaves_s=0.0,
     ),
     "mig-mode": FaultKind(

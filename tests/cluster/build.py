@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cluster import progress
 from tests.cluster.errors import ClusterError, last_lines
 from tests.cluster.settings import CONTAINERD, HELM, NVIDIA_TOOLKITS, PROMETHEUS, Program, cache_folder, minor_of
 
@@ -240,7 +241,7 @@ def _go(target: Target, command: list[str], *, log: Path, folder: Path, **extra:
         process = subprocess.Popen(["nice", "-n", "5", *command], cwd=folder, env=environment, stdout=out, stderr=out)
         try:
             while process.poll() is None:
-                _progress(target, time.monotonic() - start)
+                progress.advance(f"building {target.name}", time.monotonic() - start, target.seconds)
                 try:
                     process.wait(1 if sys.stdout.isatty() else 15)
                 except subprocess.TimeoutExpired:
@@ -252,11 +253,6 @@ def _go(target: Target, command: list[str], *, log: Path, folder: Path, **extra:
     if process.returncode != 0:
         raise ClusterError(f"building {target.name} failed (log: {log}):\n{last_lines(log)}")
     print(f"built {target.name} in {time.monotonic() - start:.0f} s", flush=True)
-
-
-def _progress(target: Target, elapsed: float) -> None:
-    text = f"building {target.name}: {elapsed:.0f} s of about {target.seconds} s"
-    print(text, end="\r" if sys.stdout.isatty() else "\n", flush=True)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.cluster import build
+from tests.cluster import build, progress
 from tests.cluster.errors import Unavailable, last_lines
 from tests.cluster.settings import cache_folder, kubernetes_version
 
@@ -123,7 +123,7 @@ def _install_packages(packages: dict[str, Callable[[], bool]], log: Path) -> Non
     missing = _missing(packages)
     if not missing:
         return
-    print(f"installing {', '.join(missing)}", flush=True)
+    progress.announce(f"installing {', '.join(missing)}", 30)
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with log.open("wb") as out:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests import deploy
 from tests.cluster import Cluster, why_not
+from tests.cluster.progress import announce
 from tests.demo import offline, online
 from tests.demo.table import render
 from tests.kind import KindCluster
@@ -32,16 +33,16 @@ def main() -> int:
         return 0
     begun = time.monotonic()
 
-    def step(text: str) -> None:
-        print(f"[{time.monotonic() - begun:4.0f} s] {text}", flush=True)
+    def step(text: str, usual_s: int) -> None:
+        announce(f"[{time.monotonic() - begun:4.0f} s] {text}", usual_s)
 
-    step("bringing up a Kubernetes with two nodes")
+    step("bringing up a Kubernetes with two nodes", 15)
     cluster.up()
-    step("installing the driver from helm/gpu-topology-dra")
+    step("installing the driver from helm/gpu-topology-dra", 30)
     deploy.install(cluster)
-    step("applying examples/ in namespace demo")
+    step("applying examples/ in namespace demo", 20)
     online.apply(cluster)
-    step("done\n")
+    print(f"[{time.monotonic() - begun:4.0f} s] done\n", flush=True)
     machines = deploy.machines(cluster)
     print(render(online.rows(cluster, machines)))
     dgx1, h100 = machines

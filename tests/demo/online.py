@@ -11,6 +11,7 @@ from dradriver.api.base import names
 from dradriver.api.pod import resolved
 from dradriver.api.slices import resource_slices
 from dradriver.topology import profiles
+from tests.cluster.progress import announce
 from tests.demo.examples import EXAMPLES
 from tests.demo.plain import FirstFit, worth
 from tests.demo.table import Row
@@ -23,6 +24,7 @@ def apply(cluster: Target) -> None:
     """Apply the examples one file after the other and wait until their pods run or say why they wait."""
     cluster.kubectl("create", "namespace", NAMESPACE, check=False)
     for path in sorted(EXAMPLES.glob("*.yaml")):
+        announce(f"applying examples/{path.name} and waiting for its pods", 3)
         cluster.kubectl("-n", NAMESPACE, "apply", "-f", str(path))
         cluster.kubectl(*("-n", NAMESPACE, "wait", "--for=create", "--timeout=30s", "pod", "--all"), check=False)
         cluster.kubectl(

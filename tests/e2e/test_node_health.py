@@ -87,7 +87,7 @@ def test_gpus_that_fail_and_get_well(namespace: Namespace) -> None:
         eventually("the first pod's status says so", lambda: (unhealthy(namespace, first) or {}).keys() == both)
         assert "5 of 6 NVLinks are up" in (unhealthy(namespace, first) or {})[linkless]
         eventually("so does the second's", lambda: (unhealthy(namespace, second) or {}).keys() == {fallen})
-        assert "Drain the node and reboot it" in (unhealthy(namespace, second) or {})[fallen]
+        assert "Drain the node (kubectl drain node-a " in (unhealthy(namespace, second) or {})[fallen]
         eventually("the first pod has its events", lambda: len(told(namespace, first, "GPUUnhealthy")) == 2)
         (event,) = eventually("so has the second", lambda: told(namespace, second, "GPUUnhealthy"))
         assert f"Node node-a, GPU5 ({gpus[5].pci}, {fallen}), fault xid: XID 79" in event

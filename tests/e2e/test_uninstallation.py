@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from dradriver.api.base import names
@@ -30,6 +31,11 @@ def needing(cluster: Cluster) -> list[tuple[str, str]]:
     listed = gputopo(cluster.kubeconfig, "uninstall", "-o", "json")
     assert listed.returncode == 1, listed.stderr
     return [(one["state"], one["owner"]) for one in json.loads(listed.stdout)]
+
+
+def status(cluster: Cluster) -> str:
+    """Return the status of the release, as Helm has it."""
+    return str(json.loads(cluster.helm("status", *RELEASE, "-o", "json").stdout)["info"]["status"])
 
 
 def usage_owners(cluster: Cluster) -> list[str] | None:
@@ -61,13 +67,17 @@ def test_an_uninstallation_waits_for_pods_and_a_forced_one_leaves_them_to_the_ne
         refused = cluster.helm("uninstall", *RELEASE, "--timeout", "120s", check=False)
         shown = refused.stdout + refused.stderr
         assert refused.returncode != 0, shown
-        for text in ("3 pods need the driver", "runs", "waits at its gate", "Job/waits", "delete it before"):
+        for text in ("3 pods need the driver. So helm uninstall stops", "runs", "waits at its gate", "Job/waits"):
             assert text in shown, shown
+        assert f"helm uninstall {deploy.RELEASE} --namespace {deploy.NAMESPACE} --no-hooks" in shown
         assert f"deployment.apps/{deploy.RELEASE}-controller" in left(cluster)
+        assert status(cluster) == "uninstalling"
 
         # 2. It is forced by a value. Helm upgrades no release whose uninstallation has begun: a rollback comes first.
-        revision = json.loads(cluster.helm("status", *RELEASE, "-o", "json").stdout)["version"]
-        cluster.helm("rollback", deploy.RELEASE, str(revision), *RELEASE[1:], "--force-conflicts", "--wait")
+        rollback = re.search(rf"helm rollback {deploy.RELEASE} (\d+) --namespace {deploy.NAMESPACE}\.", shown)
+        assert rollback is not None, shown
+        cluster.helm("rollback", deploy.RELEASE, rollback[1], *RELEASE[1:], "--force-conflicts", "--wait")
+        assert status(cluster) == "deployed"
         deploy.change(cluster, "uninstall.force=true", "uninstall.keepUsage=true")
         eventually("GPU time has no owner", lambda: usage_owners(cluster) == [])
         cluster.helm("uninstall", *RELEASE, "--wait", "--timeout", "120s")
@@ -83,6 +93,11 @@ def test_an_uninstallation_waits_for_pods_and_a_forced_one_leaves_them_to_the_ne
         # 3. Pods go on, and wait on.
         assert needing(cluster) == expected
         assert namespace.get("pod", "runs")["status"]["phase"] == "Running"
+        for name, says in (("runs", "The pod runs on. "), ("job/waits", "The pod keeps its scheduling gate ")):
+            explained = gputopo(cluster.kubeconfig, "explain", name, "-n", namespace.name).stdout
+            absent = f"No driver is installed: namespace {deploy.NAMESPACE} has no DaemonSet of node agents. "
+            assert explained.startswith(absent), explained
+            assert says in explained
 
     # 4. The next installation has all of them.
     assert usage_owners(cluster) == ["ClusterRole"]

@@ -382,6 +382,11 @@ class GpuCluster(Stored):
             scheduler.bind(pod, node or pod["status"]["nominatedNodeName"])
             self.store.edit(PODS, key_of(pod), lambda pod: pod["status"].update(phase="Running"))
 
+    def begin_deletion(self, pod: str) -> None:
+        """Delete a pod that does not go yet: its processes have not ended, or a finalizer keeps it."""
+        deletion = {"deletionTimestamp": "2026-01-01T00:00:30Z", "finalizers": ["example.com/keep"]}
+        self.store.edit(PODS, ("default", pod), lambda pod: pod["metadata"].update(deletion))
+
     def collect(self) -> None:
         """Let the claim controller and the garbage collector do all that they can."""
         for _ in range(2):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dradriver.kube.resources import CONFIG_MAPS
+from typing import Any
+
+from dradriver.kube.resources import CONFIG_MAPS, DAEMON_SETS
 from tests.fakes.apistore import Object, Store
 
 DRIVER_NAMESPACE = "gpu-topology"
@@ -14,11 +16,23 @@ def policies_map(text: str, *, namespace: str = DRIVER_NAMESPACE) -> Object:
     return {"metadata": metadata, "data": {"policies.yaml": text}}
 
 
+def agents(*, wanted: int = 0, namespace: str = DRIVER_NAMESPACE) -> Object:
+    """Return the DaemonSet of node agents, which wants so many pods."""
+    status: dict[str, Any] = {"desiredNumberScheduled": wanted}
+    return {"metadata": {"name": "any-node", "namespace": namespace, "labels": _labels("node")}, "status": status}
+
+
 def install(store: Store) -> None:
-    """Put the ConfigMap of a chart without policies into a cluster, unless there is one of this namespace."""
-    policies = policies_map("{}\n")
-    if store.find(CONFIG_MAPS, policies["metadata"]["name"], DRIVER_NAMESPACE) is None:
-        store.put(CONFIG_MAPS, policies)
+    """Put the objects of a chart without policies into a cluster, unless they are there."""
+    for resource, made in ((CONFIG_MAPS, policies_map("{}\n")), (DAEMON_SETS, agents())):
+        if store.find(resource, made["metadata"]["name"], DRIVER_NAMESPACE) is None:
+            store.put(resource, made)
+
+
+def uninstall(store: Store) -> None:
+    """Remove these objects, as ``helm uninstall`` does."""
+    for resource, made in ((CONFIG_MAPS, policies_map("")), (DAEMON_SETS, agents())):
+        store.remove(resource, (DRIVER_NAMESPACE, made["metadata"]["name"]))
 
 
 def webhook_configuration(namespace: str) -> Object:

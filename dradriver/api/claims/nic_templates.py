@@ -160,7 +160,7 @@ def ask(
         name, reason = next(iter(left_to_scheduler.items()))
         raise WordError(
             f"{names.NEAR_NIC}: {near}: the driver cannot choose the NICs of request {shown(name)}: {reason}. Write "
-            f"another selector (see docs/tasks/nic-claims.md), or remove the annotation."
+            "another selector, or remove the annotation."
         )
     readable_constraints = tuple(
         same_attribute

@@ -4,6 +4,8 @@
 * ``cluster_options``: the options that every command about a cluster has.
 * ``cluster_reading``: lists of objects from that server, and the error messages if it refuses.
 * ``cluster_lists``: all lists for one reading of the cluster, with messages about lists that could not be read.
+* ``installation``: whether the driver is installed. Commands whose answer needs the driver say first if it is not.
+* ``driver_dependents``: the pods that need the driver, and what to do before and after an uninstallation.
 * ``policies_in_force``: the policies that the driver follows, for every command that makes the same decisions as the
   driver.
 * ``tenant_usage``: the tenants' past usage and the reservations, from the driver's namespace.

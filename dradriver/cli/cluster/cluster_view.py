@@ -18,7 +18,7 @@ from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.claims.pins import Claim
 from dradriver.cli import machine_view
-from dradriver.cli.cluster import access, cluster_reading, policies_in_force
+from dradriver.cli.cluster import access, cluster_reading, installation
 from dradriver.cli.cluster.cluster_lists import Lists
 from dradriver.cli.cluster.tenant_usage import Own
 from dradriver.cluster.gpus.taint_rules import TaintRules, read_rule
@@ -79,9 +79,10 @@ def show_cluster(
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     # A node agent publishes the slices of its node. ``doubts``: sentences on what could not be found out.
-    slices, claims, nodes_without_agent, not_offered, doubts = asyncio.run(_read(server))
+    slices, claims, nodes_without_agent, not_offered, doubts, absence = asyncio.run(_read(server))
     if not slices and not nodes_without_agent:
-        raise cluster_reading.ClusterError(cluster_reading.nothing_published(server))
+        why = f"{server.url}: {absence}" if absence else cluster_reading.nothing_published(server)
+        raise cluster_reading.ClusterError(why)
 
     shown_without_agent = [node for node in nodes_without_agent if not nodes or node.name in nodes]
     names_with_agent = [name for name in nodes if name not in {node.name for node in nodes_without_agent}]
@@ -118,6 +119,7 @@ def show_cluster(
         ]
         if not shown and not shown_without_agent:
             raise cluster_reading.ClusterError(f"{server.url}: no claim of namespace {namespace} has a GPU")
+    installation.tell(absence, output, no_color=no_color)
     show_as(
         output,
         document=lambda: (
@@ -132,18 +134,19 @@ def show_cluster(
 
 async def _read(
     server: ServerConfig,
-) -> tuple[list[ResourceSlice], list[Claim], list[GoneNode], NotOffered, list[str]]:
-    """Return slices, claims, nodes whose agent is gone, GPUs that new pods do not get, and warnings.
+) -> tuple[list[ResourceSlice], list[Claim], list[GoneNode], NotOffered, list[str], str]:
+    """Return slices, claims, nodes whose agent is gone, GPUs that new pods do not get, warnings, and absence.
 
     GPUs that new pods do not get are tainted, reserved, or on nodes that take no new pods. A warning names objects that
-    could not be read. All text in the nodes, GPUs and warnings is safe to print.
+    could not be read. The last text says that no driver is installed. It is empty if a driver is installed, or if
+    that is not known. All text in the nodes, GPUs and warnings is safe to print.
     """
     reservations = Own()
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         pieces, claims = await cluster_reading.read(client, server)
         suspects = gone_node_views.views(pieces, claims, is_node=lambda _: True)
-        namespace = await policies_in_force.driver_namespace(client, None)
-        await reservations.read_reservations(client, server, namespace)
+        driver = await installation.read(client, server, None)
+        await reservations.read_reservations(client, server, driver.namespace)
         reserved: dict[str, dict[str, str]] = {}
         for held in reservations.reserved:
             for node, device in held.gpus:
@@ -159,11 +162,13 @@ async def _read(
             if suspects:
                 named = ", ".join(node.name for node in suspects)
                 doubt = f"claims have GPUs of {named}, which have no slices: agent gone, or node removed? {error}"
-            return pieces, claims, [], NotOffered(reserved=reserved, taint_rules=taint_rules), [*unread, plain(doubt)]
+            not_offered = NotOffered(reserved=reserved, taint_rules=taint_rules)
+            return pieces, claims, [], not_offered, [*unread, plain(doubt)], driver.absence
     closed = {node.metadata.name: why for node in nodes if (why := why_closed(node))}
     there = {node.metadata.name for node in nodes}
     gone = [_plain_as(node, GoneNode) for node in suspects if node.name in there]
-    return pieces, claims, gone, NotOffered(closed=closed, reserved=reserved, taint_rules=taint_rules), unread
+    not_offered = NotOffered(closed=closed, reserved=reserved, taint_rules=taint_rules)
+    return pieces, claims, gone, not_offered, unread, driver.absence
 
 
 def views(

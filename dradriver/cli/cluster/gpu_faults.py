@@ -10,11 +10,16 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.cluster.records.slice_records import MODE_CHANGES
 from dradriver.cluster.views.holder_names import Holder
-from dradriver.cluster.views.node_views import GpuView, NodeView
+from dradriver.cluster.views.node_views import GpuView, LostView, NodeView
 from dradriver.node.faults import KINDS, Fault
-from dradriver.node.repairs import Repair
+from dradriver.node.repairs import Repair, located
+from dradriver.topology.machine import Gpu
 
 LOST: Final = Repair(KINDS["lost"].words, KINDS["lost"].advice)
+_MISSING: Final = (
+    "Read the log of the node agent. This command names its pod: kubectl get pods -A -l "
+    "app.kubernetes.io/component=node --field-selector spec.nodeName=<node>. If the GPU stays missing, delete this pod."
+)
 
 
 class GpuFault(msgspec.Struct, frozen=True, kw_only=True, rename={"words": "description", "holders": "used_by"}):
@@ -48,13 +53,7 @@ class GpuFault(msgspec.Struct, frozen=True, kw_only=True, rename={"words": "desc
 def of_node(node: NodeView) -> list[GpuFault]:
     """Return the faults of a node's GPUs, by GPU number; GPUs without a number last."""
     faults = [fault for view in node.gpus for fault in _of_gpu(node.name, view)]
-    faults += [
-        GpuFault(
-            node=node.name, index=gpu.index, pci=gpu.pci, uuid=gpu.uuid, fault="lost", words=LOST.words,
-            repair=LOST.repair, keeps_pods_off=True, namespaces=_namespaces(gpu.holders), holders=_users(gpu.holders),
-        )
-        for gpu in node.lost
-    ]  # fmt: skip
+    faults += [_fault(node.name, gpu, "lost", LOST, keeps_pods_off=True, holders=gpu.holders) for gpu in node.lost]
     return sorted(faults, key=lambda fault: (fault.index is None, fault.index or 0))
 
 
@@ -66,37 +65,36 @@ def repair(key: str, value: str) -> Repair:
         return Repair(fault.words, fault.advice)
     return Repair(
         "a taint that is no fault known to this driver",
-        "Find out which program wrote the taint. docs/internals/gpu-faults.md lists the taints of the node agent.",
+        "Find out which program wrote the taint. kubectl get devicetaintrules lists the taints of administrators.",
     )
 
 
 def _of_gpu(node: str, view: GpuView) -> list[GpuFault]:
     taints = [taint for taint in view.taints if taint.key != MODE_CHANGES]
     faults = [
-        _fault(node, view, taint.named.removeprefix(names.PREFIX),
-               repair(taint.key, taint.value), keeps_pods_off=taint.blocks)
+        _fault(
+            node, view.gpu, taint.named.removeprefix(names.PREFIX), repair(taint.key, taint.value),
+            keeps_pods_off=taint.blocks, holders=view.taken_by,
+        )
         for taint in taints
     ]  # fmt: skip
     if view.is_unhealthy and not any(fault.keeps_pods_off for fault in faults):
-        missing = Repair(
-            view.blocked, "Read the log of the node agent. If the GPU stays missing, restart the agent's pod."
+        faults.append(
+            _fault(
+                node, view.gpu, "missing", Repair(view.blocked, _MISSING), keeps_pods_off=True, holders=view.taken_by
+            )
         )
-        faults.append(_fault(node, view, "missing", missing, keeps_pods_off=True))
     return faults
 
 
-def _fault(node: str, view: GpuView, fault: str, what: Repair, *, keeps_pods_off: bool) -> GpuFault:
-    gpu = view.gpu
+def _fault(
+    node: str, gpu: Gpu | LostView, fault: str, what: Repair, *, keeps_pods_off: bool, holders: Iterable[Holder]
+) -> GpuFault:
+    users = tuple(holders)
     return GpuFault(
-        node=node, index=gpu.index, pci=gpu.pci, uuid=gpu.uuid, fault=fault, words=what.words, repair=what.repair,
+        node=node, index=gpu.index, pci=gpu.pci, uuid=gpu.uuid, fault=fault, words=what.words,
+        repair=located(what.repair, node=node, uuid=gpu.uuid),
         keeps_pods_off=keeps_pods_off,
-        namespaces=_namespaces(view.taken_by), holders=_users(view.taken_by),
+        namespaces=tuple(dict.fromkeys(user.namespace for user in users)),
+        holders=tuple(dict.fromkeys(user.who for user in users)),
     )  # fmt: skip
-
-
-def _namespaces(holders: Iterable[Holder]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(holder.namespace for holder in holders))
-
-
-def _users(holders: Iterable[Holder]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(holder.who for holder in holders))

@@ -21,7 +21,7 @@ from dradriver.api.gangs import gang_size_of_owner
 from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.api.policies.unmatched_selectors import NodeGpus
 from dradriver.api.vocabulary.nic_requests import DRIVERS
-from dradriver.cli.cluster import cluster_reading, policies_in_force
+from dradriver.cli.cluster import cluster_reading, installation
 from dradriver.cli.cluster.cluster_lists import Lists
 from dradriver.cli.cluster.cluster_reading import ClusterError
 from dradriver.cli.cluster.policies_in_force import InForce
@@ -83,11 +83,19 @@ class Scene:
         caps: The caps of the tenants, with the GPUs that count towards them.
         limits: Caps, reservations and all other limits that keep GPUs from workloads.
         owners: Reads the objects that own pods of gangs, such as Jobs. The controller has such a reader, too.
-        is_empty: Whether no slice with GPUs is published. Then no place can be searched, and ``unread`` says so.
+        is_empty: Whether no slice with GPUs is published. Then no place can be searched, and ``absence`` or ``unread``
+            says so.
+        absence: Sentences that no driver is installed (``installation``); empty if it is, or if that is not known.
     """
 
     def __init__(
-        self, client: Client, server: ServerConfig, policies: Policies = DEFAULTS, *, own: Own | None = None
+        self,
+        client: Client,
+        server: ServerConfig,
+        policies: Policies = DEFAULTS,
+        *,
+        own: Own | None = None,
+        absence: str = "",
     ) -> None:
         """Prepare an empty cluster; ``read`` reads it.
 
@@ -96,6 +104,7 @@ class Scene:
             server: The API server, for messages.
             policies: The policies that the controller uses.
             own: The data of the driver's namespace, such as GPU time and reservations; None if it was not read.
+            absence: Sentences that no driver is installed; empty if it is, or if that is not known.
         """
         self.picture: Picture
         self.caps: Caps
@@ -105,6 +114,7 @@ class Scene:
         self.nodes: dict[str, Node] = {}
         self._lists = Lists(client, server)
         self.is_empty = False
+        self.absence = absence
         self._client = client
         self._server = server
         self.policies = policies
@@ -141,7 +151,8 @@ class Scene:
             )
             if self.whole and not slices:
                 self.is_empty = True
-                self.unread.append(cluster_reading.nothing_published(self._server))
+                if not self.absence:
+                    self.unread.append(cluster_reading.nothing_published(self._server))
             # 2. The driver that allocates GPUs. If it is not this one, its slices have the devices.
             self.ledger, other_slices = await self._lists.of_other_driver(slices)
             slices += other_slices
@@ -424,14 +435,13 @@ async def read_whole(
     Raises:
         ClusterError: Slices, claims or nodes are missing, so no place can be searched.
     """
-    own = Own(followed.policies)
+    own, driver = Own(followed.policies), await installation.read(client, server, driver_namespace)
     if followed.policies.queue.reservation.after_minutes:
-        namespace = await policies_in_force.driver_namespace(client, driver_namespace)
-        await own.read_reservations(client, server, namespace)
-    scene = Scene(client, server, followed.policies, own=own)
+        await own.read_reservations(client, server, driver.namespace)
+    scene = Scene(client, server, followed.policies, own=own, absence=driver.absence)
     await scene.read(pods_too=pods_too)
     if not scene.whole:
-        raise ClusterError(scene.unread[0])
+        raise ClusterError(f"{server.url}: {driver.absence}" if driver.absence else scene.unread[0])
     scene.unread[:0] = filter(None, [followed.trouble, *own.unread])
     return scene
 

@@ -21,6 +21,7 @@ _STATES: Final = {
     "waits": "waits for a place",
     "tentative": "has a tentative placement, waits for the scheduler",
     "placed": "placed",
+    "deleting": "is being deleted",
     "finished": "has finished",
 }
 MOVES: Final = "Positions are those of now. They change when pods are created or end, and as tenants use GPU time."
@@ -34,7 +35,10 @@ _BETTER: Final = (
 _CORDONED: Final = "cordoned"  # ``selector_classes.CORDONED``, which loads numpy
 _BEFORE_A_PLAN: Final = ("unknown", "gathering", "waiting")
 _NAMED: Final = 16  # pods and nodes of a gang
-_TONES: Final = {"waits": Tone.WARNING, "static": Tone.WARNING, "tentative": Tone.PROMISED, "placed": Tone.FREE}
+_TONES: Final = {
+    "waits": Tone.WARNING, "static": Tone.WARNING, "tentative": Tone.PROMISED, "placed": Tone.FREE,
+    "deleting": Tone.WARNING,
+}  # fmt: skip
 
 
 def head(subject: Subject) -> Document:

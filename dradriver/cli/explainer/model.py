@@ -194,7 +194,7 @@ class Subject(
         pod: Its name.
         state: ``foreign`` (the driver does not place it), ``static`` (it waits for the scheduler, which alone places
             it), ``waits``, ``tentative`` (its gate is removed, the scheduler has not bound it yet, and its tentative
-            placement has not ended), ``placed`` or ``finished``.
+            placement has not ended), ``placed``, ``deleting`` (it is being deleted) or ``finished``.
         wish: Its request in words; empty if it cannot be read.
         request: The request as the webhook wrote it on the pod; None if the pod is foreign or the annotation damaged.
         created: When it was created.

@@ -79,7 +79,7 @@ def own(pod: Pod, claim: Claim | None) -> list[Happening]:
         if metadata.creation_timestamp:
             happenings.append(_said(metadata.creation_timestamp, about, "Created", promised))
         if metadata.deletion_timestamp:
-            happenings.append(_said(metadata.deletion_timestamp, about, "Deleted", "it is on its way out"))
+            happenings.append(_said(metadata.deletion_timestamp, about, "Deleted", "the end of its grace period"))
 
     add(pod.metadata, "pod")
     if claim is not None:

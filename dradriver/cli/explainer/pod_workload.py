@@ -19,6 +19,7 @@ from dradriver.api.base.pods import Affinity, NodeAffinity, Pod
 from dradriver.cli.explainer import gpu_sets, static_pods
 from dradriver.cli.explainer.model import Help, Verdict
 from dradriver.cli.explainer.shown_places import place_by_scheduler
+from dradriver.cli.explainer.subject import deletion
 from dradriver.cli.explainer.workload import HELPS, Workload
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
@@ -68,7 +69,7 @@ class PodWorkload(Workload):
     async def step(self) -> str | None:
         """Return a sentence on the controller's next step for the workload of one pod.
 
-        Empty if the pod is on its node; None if the next step is to search a place.
+        Empty if the pod is on its node and stays there; None if the next step is to search a place.
         """
         pod, picture = self.asked.pod, self.scene.picture
         step = next_step(observe(self.pending.lead, picture, 0.0), picture, 0.0)
@@ -77,7 +78,7 @@ class PodWorkload(Workload):
             case Place():  # it looks for a place, which the caller does
                 return None
             case Settle() if pod.spec.node_name:
-                return ""
+                return deletion(pod)
             case OpenGates():
                 return await self._keeping(claim)
             case Release() if step.cause is not None:
@@ -176,7 +177,7 @@ class PodWorkload(Workload):
         ``doing`` is the sentence about the controller's next step; it becomes the verdict's reason.
         """
         verdict, wish, own = await super().having(doing), self._wish(), self.claim
-        if own is None or wish is None:
+        if own is None or wish is None or deletion(self.asked.pod):
             return verdict
         if own.pin is None and own.handed_over:
             pod = self.asked.pod

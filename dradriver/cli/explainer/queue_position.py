@@ -17,7 +17,7 @@ from dradriver.api.claims.pins import Key
 from dradriver.api.gangs.gang_annotations import Gang, Size
 from dradriver.api.gangs.gang_owners import Alone
 from dradriver.api.policies.policy_sections import Policies
-from dradriver.cli.cluster import policies_in_force, workload_names
+from dradriver.cli.cluster import installation, workload_names
 from dradriver.cli.cluster.largest_gangs import stand
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.cluster.tenant_usage import Own
@@ -130,9 +130,9 @@ async def read(server: ServerConfig, policies: Policies | None, namespace: str |
         Unreachable: The server does not answer.
     """
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        own = Own(policies)
-        await own.read(client, server, await policies_in_force.driver_namespace(client, namespace))
-        scene = Scene(client, server, own.policies, own=own)
+        own, driver = Own(policies), await installation.read(client, server, namespace)
+        await own.read(client, server, driver.namespace)
+        scene = Scene(client, server, own.policies, own=own, absence=driver.absence)
         await scene.read()
         await read_what_pods_name(scene)
     for trouble in (*own.unread, *scene.unread):

@@ -14,6 +14,7 @@ from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gpu_sets
 from dradriver.cli.explainer.model import Free, Static, Verdict
 from dradriver.cli.explainer.shown_places import place_by_scheduler
+from dradriver.cli.explainer.subject import deletion
 from dradriver.cluster.nodes.pod_demands import ask_of
 from dradriver.reason import sentences
 from dradriver.view.terminal_text import plain
@@ -45,15 +46,16 @@ async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
         request = resolved.read(pod.metadata.annotations).request
     except WordError as error:
         return Verdict(reason=str(error))
-    if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
-        return Verdict(reason="The pod is being deleted and gets no place.")
+    deleted = deletion(pod)
+    if deleted and not pod.spec.node_name:
+        return Verdict(reason=deleted)
     # Slices, claims or nodes could not be read, or no slice is published, so the pod's place is not known. What the
     # scheduler says of the pod stands in the pod itself.
     if not scene.whole:
-        return Verdict(reason=scheduler_message(pod))
+        return Verdict(reason=deleted or scheduler_message(pod))
     place = None if claim is None else place_by_scheduler(scene, claim.key, request)
     if pod.spec.node_name:
-        return Verdict(place=place)
+        return Verdict(reason=deleted, place=place)
 
     # The pod waits: the template, the claim and its devices come one after another, and one of them is missing.
     entry = next((entry for entry in pod.spec.resource_claims if entry.name == names.POD_CLAIM), None)

@@ -118,11 +118,28 @@ def _noted(pod: Pod) -> Resolved | str:
         return str(error)
 
 
+def deletion(pod: Pod) -> str:
+    """Return a sentence that a pod is being deleted, and what follows for its GPUs; empty if it is not.
+
+    Kubernetes sets ``deletionTimestamp`` to the end of the grace period.
+    """
+    if pod.metadata.deletion_timestamp is None:
+        return ""
+    if not pod.spec.node_name:
+        return "The pod is being deleted and gets no place."
+    return (
+        f"The pod is being deleted. Its grace period ends at {pod.metadata.deletion_timestamp}. Its GPUs are free when "
+        "its containers have ended and the node agent has released them. If that takes longer, run gputopo health."
+    )
+
+
 def _state(pod: Pod) -> str:
     if not (pod.placed or pod.static):
         return "foreign"
     if pod.finished:
         return "finished"
+    if pod.metadata.deletion_timestamp is not None:
+        return "deleting"
     if pod.spec.node_name:
         return "placed"
     if pod.static:

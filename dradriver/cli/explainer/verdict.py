@@ -11,23 +11,26 @@ from dradriver.api.base.allocating_driver import bound
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import claim_key
 from dradriver.api.policies.policy_sections import Policies
-from dradriver.cli.cluster import policies_in_force, workload_names
+from dradriver.cli.cluster import cluster_reading, driver_dependents, policies_in_force, workload_names
 from dradriver.cli.cluster.cluster_reading import ClusterError
+from dradriver.cli.cluster.installation import Installation
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.cluster.tenant_usage import Own
 from dradriver.cli.explainer import gang_shown, pod_history, static_pods, workload_reader
 from dradriver.cli.explainer.model import Happening, Verdict
 from dradriver.cli.explainer.shown_places import with_unhealthy
+from dradriver.cli.explainer.subject import deletion
 from dradriver.cli.explainer.workload_reader import NotReadyError
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import RESOURCE_CLAIMS
 from dradriver.view.terminal_text import plain
 
 _BY_DEFAULTS: Final = "The policies in force cannot be read. By the default policies: "
 
 
 async def verdict(
-    client: Client, server: ServerConfig, pod: Pod, policies: Policies | None, driver_namespace: str
+    client: Client, server: ServerConfig, pod: Pod, policies: Policies | None, driver: Installation
 ) -> Verdict:
     """Return the verdict of ``gputopo explain`` on a pod.
 
@@ -38,7 +41,7 @@ async def verdict(
         server: The server, for messages.
         pod: The pod.
         policies: The policies that the controller uses. None reads them from the cluster.
-        driver_namespace: The driver's namespace, which has the policies and the tenants' usage; empty if not known.
+        driver: The driver's installation. Its namespace has the policies and the tenants' usage; empty if not known.
     """
     key = claim_key(pod)  # None for a static pod, whose claim Kubernetes makes and names
     unread: list[str] = []
@@ -55,18 +58,24 @@ async def verdict(
         events = await read_events(pod.metadata.uid, "pod")
         return Verdict(happened=pod_history.in_order([*pod_history.own(pod, None), *events]), unread=tuple(unread))
 
+    if driver.absence:  # no controller decides, so there is no decision to make again
+        events = await read_events(pod.metadata.uid, "pod")
+        reason = await _without_driver(client, server, pod, unread)
+        happened = pod_history.in_order([*pod_history.own(pod, None), *events])
+        return Verdict(reason=reason, happened=happened, unread=tuple(unread))
+
     if policies is None:
-        followed = await policies_in_force.read(client, server, driver_namespace)
+        followed = await policies_in_force.read(client, server, driver.namespace)
         policies = followed.policies
         unread += filter(None, [followed.trouble])
 
     # Shares of tenants and reservations decide the order of the queue. They are read only if the policies have any.
     tenant_usage = Own(policies)
     scene = Scene(client, server, policies, own=tenant_usage)
-    if policies.tenants and driver_namespace:
-        await tenant_usage.read(client, server, driver_namespace)
-    elif policies.queue.reservation.after_minutes and driver_namespace:
-        await tenant_usage.read_reservations(client, server, driver_namespace)
+    if policies.tenants and driver.namespace:
+        await tenant_usage.read(client, server, driver.namespace)
+    elif policies.queue.reservation.after_minutes and driver.namespace:
+        await tenant_usage.read_reservations(client, server, driver.namespace)
     unread += tenant_usage.unread
     events, _ = await asyncio.gather(read_events(pod.metadata.uid, "pod"), scene.read())
 
@@ -91,6 +100,26 @@ async def verdict(
         happened=pod_history.in_order([*pod_history.own(pod, claim), *events]),
         unread=tuple(dict.fromkeys([*scene.unread, *unread])),
     )
+
+
+async def _without_driver(client: Client, server: ServerConfig, pod: Pod, unread: list[str]) -> str:
+    """Return what it means for a pod that no driver is installed, and what helps.
+
+    If the user may not read claims, ``unread`` gets a message, and a bound pod counts as one with GPUs.
+    """
+    try:
+        claims = await cluster_reading.listed(
+            client, server, RESOURCE_CLAIMS, cluster_reading.read_claim, namespace=pod.metadata.namespace
+        )
+        has_devices = pod.metadata.uid in driver_dependents.users_of_devices(claims)
+    except ClusterError as error:
+        unread.append(str(error))
+        has_devices = bool(pod.spec.node_name)
+    state = driver_dependents.state_of(pod, has_devices=has_devices)
+    if state is None:
+        return deletion(pod) or "The pod does not need the driver."
+    name = f"{pod.metadata.name} -n {pod.metadata.namespace}"
+    return plain(driver_dependents.CURES[state].after.format(pod=name))
 
 
 def _gang_called(scene: Scene, pod: Pod) -> str:

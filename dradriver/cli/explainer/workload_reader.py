@@ -12,6 +12,7 @@ from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer.gang_shown import GangPods
 from dradriver.cli.explainer.gang_workload import GangWorkload
 from dradriver.cli.explainer.pod_workload import PodWorkload
+from dradriver.cli.explainer.subject import deletion
 from dradriver.cli.explainer.workload import Workload
 from dradriver.cluster.pods.volumes import Unbound
 from dradriver.controller.placing.gang_terms import in_order
@@ -96,12 +97,11 @@ async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
         raise NotReadyError(lacking.text)
     if pod.gated:
         _check_request(member)
-    if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
-        raise NotReadyError("The pod is being deleted and gets no place.")
+    deleted = deletion(pod)
     # Without slices, claims and nodes no place can be looked for. ``scene.unread`` names what is missing, and the
     # command prints that, so the error needs no message.
-    if not scene.whole:
-        raise NotReadyError
+    if (deleted and not pod.spec.node_name) or not scene.whole:
+        raise NotReadyError(deleted)
 
     # 3. A late pod of a gang is shown as the gang's member, for which places near the gang are searched. What happens
     #    to it next is decided for the pod alone, which is ``PendingWorkload(member)``.

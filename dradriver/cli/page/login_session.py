@@ -93,7 +93,7 @@ async def _run_login(page: Page, server: ServerConfig, policies: Policies | None
             await asyncio.wait((first_reading, unauthorized), return_when=asyncio.FIRST_COMPLETED)
             if not unauthorized.done():
                 live = Live(mirror, server, policies, driver_namespace)
-                details = Asked(live, mirror, server, driver_namespace)
+                details = Asked(live, mirror, server, named_namespace)
                 running.append(tasks.create_task(_update_page(page, live, mirror, details, server, wake)))
                 await unauthorized
         finally:

@@ -7,7 +7,7 @@ from shlex import quote
 from typing import Any, Final
 
 from dradriver.api.base.pods import Pod
-from dradriver.cli.cluster import cluster_reading, cluster_view
+from dradriver.cli.cluster import cluster_reading, cluster_view, installation
 from dradriver.cli.explainer import explain_document
 from dradriver.cli.explainer.subject import subject
 from dradriver.cli.explainer.verdict import verdict
@@ -34,11 +34,12 @@ class BusyError(Exception):
 class Asked:
     """The details of nodes and pods, read with one login."""
 
-    def __init__(self, live: Live, mirror: Mirror, server: ServerConfig, driver_namespace: str) -> None:
+    def __init__(self, live: Live, mirror: Mirror, server: ServerConfig, named_namespace: str | None) -> None:
+        """Prepare to answer. ``named_namespace`` is the driver's namespace, if the user names it."""
         self._live = live
         self._mirror = mirror
         self._server = server
-        self._namespace = driver_namespace
+        self._namespace = named_namespace
         self._turn = asyncio.Lock()
         self._waiting = 0
 
@@ -85,9 +86,10 @@ class Asked:
             return {"title": "This pod cannot be read", "html": fragment(_troubles((said,))), "commands": []}
         about = subject(pod)
         head = explain_document.head(about)
-        judged = await verdict(self._mirror, self._server, pod, self._live.scene.policies, self._namespace)
+        driver = await installation.read(self._mirror, self._server, self._namespace)
+        judged = await verdict(self._mirror, self._server, pod, self._live.scene.policies, driver)
         rest = explain_document.rest(judged)
-        first = Section(blocks=head.sections[0].blocks)
+        first = Section(blocks=(*installation.notes(driver.absence), *head.sections[0].blocks))
         shown = Document(title=head.title, sections=(first, *rest.sections, *_troubles(judged.unread).sections))
         where = f"{quote(name)} -n {quote(namespace)}"
         commands = [f"kubectl describe pod {where}", f"gputopo explain {where}"]

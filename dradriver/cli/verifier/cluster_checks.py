@@ -45,6 +45,7 @@ from dradriver.cluster.views.gone_node_views import GoneNode
 from dradriver.cluster.views.holder_names import Held, Hold
 from dradriver.counted import counted
 from dradriver.node.publishing.other_drivers import other_owner
+from dradriver.node.repairs import located
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.versions import numbers
@@ -219,7 +220,7 @@ def _parts(seen: Seen) -> Iterator[Finding]:
     elif versions - {__version__}:
         yield warned(
             "versions", f"the driver has version {first_few(sorted(versions))}, and this gputopo {__version__}",
-            "install the gputopo of the driver's version: docs/start/install.md says how",
+            "install the gputopo of the driver's release: gpu_topology_dra-VERSION-py3-none-any.whl",
         )  # fmt: skip
     elif images:
         yield passed("versions", f"all components run {min(images)}, and this is gputopo {__version__}")
@@ -396,7 +397,7 @@ def _slice_findings(
             "taints",
             f"{node}: {counted(len(devices), 'device has', 'devices have')} the taint {key}"
             f"{'=' if value else ''}{value}{_used_by(devices, users)}",
-            _cure(key, value),
+            _cure(node, key, value),
         )
         for (key, value), devices in sorted(tainted.items())
     ]
@@ -416,10 +417,10 @@ def _are(names: Sequence[str]) -> str:
     return f"{first_few(names)} {'is' if len(names) == 1 else 'are'}"
 
 
-def _cure(key: str, value: str) -> str:
-    """Return the meaning of a GPU's taint with this key and value, and the repair."""
+def _cure(node: str, key: str, value: str) -> str:
+    """Return the meaning of a GPU's taint with this key and value, and the repair, for a GPU of a node."""
     words, repair = gpu_faults.repair(key, value)
-    return f"{words}. {repair.rstrip('.')}"
+    return f"{words}. {located(repair, node=node).rstrip('.')}"
 
 
 def _lost_gpu_findings(
@@ -437,7 +438,7 @@ def _lost_gpu_findings(
             "lost-gpus",
             f"{node}: {gpu.described} is not on the node any more"
             + _used_by([resource_slices.device_name(gpu.uuid)], users),
-            gpu_faults.LOST.repair,
+            located(gpu_faults.LOST.repair, node=node, uuid=gpu.uuid),
         )
         for gpu in lost_gpus.read(newest.slices, machine)
     ]
@@ -489,8 +490,8 @@ def _other_allocators(seen: Seen, ledger: Ledger) -> Iterator[Finding]:
             also = f", and so does {'this driver' if ledger is OURS else ledger.driver}"
             yield warned_or_failed(
                 "other-drivers", f"{name}: {owner}" + (also if name in our_nodes else ""),
-                "let only one of them allocate a node's GPUs: docs/tasks/migrating.md says how to change, "
-                "docs/tasks/addon.md how to keep NVIDIA's driver or AMD's",
+                "let only one of them allocate a node's GPUs: remove the other one from the node, or keep NVIDIA's or "
+                "AMD's DRA driver and name it in the chart's value allocatingDriver",
             )  # fmt: skip
     if not has_other:
         than = "" if ledger is OURS else f" than {ledger.driver}"

@@ -19,6 +19,7 @@ from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.link_faults import lost, of_machine
 from dradriver.node.discovery.problem import Problem
 from dradriver.node.faults import Faults
+from dradriver.node.repairs import located
 from dradriver.node.vendors import vendor_of_node
 from dradriver.node.vendors.amd import amd_reading
 from dradriver.node.vendors.amd.amd_error_counters import Ras
@@ -125,7 +126,7 @@ def _gpus(found: Read) -> Iterator[Finding]:
         for fault in faults:
             ill = True
             say = failed if fault.effect == "NoSchedule" else warned
-            yield say("gpus", f"{uuid}: {fault.kind} {fault.said}", fault.advice)
+            yield say("gpus", f"{uuid}: {fault.kind} {fault.said}", located(fault.advice, uuid=uuid))
     for problem in found.problems[:_MOST]:
         ill = True
         yield warned(
@@ -141,7 +142,7 @@ def _links(machine: Machine) -> Iterator[Finding]:
     ill = lost([one for one, gpu in zip(of_machine(machine), machine.gpus, strict=True) if gpu.mig is None])
     for uuid, faults in sorted(ill.items()):
         for fault in faults:
-            yield failed("links", f"{uuid}: {fault.said}", fault.advice)
+            yield failed("links", f"{uuid}: {fault.said}", located(fault.advice, uuid=uuid))
     if not ill:
         most = max((one.links for one in of_machine(machine)), default=0)
         yield passed("links", f"no GPU has fewer NVLinks than its siblings: {most}" if most else "no NVLinks")

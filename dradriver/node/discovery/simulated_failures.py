@@ -23,7 +23,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     """The failures of one simulated GPU.
 
     Attributes:
-        lost: Whether the GPU has fallen off the bus.
+        lost: Whether the driver does not report the GPU any more.
         nvlink: Numbers of the GPU's NVLinks that are down. Links to switches have the lowest numbers. Then come the
             links to other GPUs, in the order of these GPUs.
         xid: An XID in the kernel's log.
@@ -34,6 +34,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     nvlink: tuple[int, ...] = ()
     xid: int | None = None
     faults: tuple[str, ...] = ()
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Return the kinds of all faults that the GPU has because of these failures."""
+        has = {"lost": self.lost, "nvlink": bool(self.nvlink), "xid": self.xid is not None}
+        return frozenset({*self.faults, *(kind for kind, is_so in has.items() if is_so)})
 
 
 Failures = Mapping[str, Failure]

@@ -19,6 +19,7 @@ from dradriver.api.slices import resource_slices
 from dradriver.event import Event
 from dradriver.node import metrics
 from dradriver.node.faults import KINDS, Fault, Faults
+from dradriver.node.repairs import located
 
 logger = logging.getLogger(__name__)
 
@@ -144,8 +145,8 @@ class Record:
 
     def _comes(self, uuid: str, known: _Seen, wall: float) -> None:
         known.since = wall
-        fault_text = known.fault.said
-        logger.warning("GPU %s: %s. %s", uuid, fault_text, known.fault.advice)
+        fault_text, advice = known.fault.said, located(known.fault.advice, uuid=uuid)
+        logger.warning("GPU %s: %s. %s", uuid, fault_text, advice)
 
     def _tell(self) -> None:
         counts = Counter(kind for (_, kind), seen in self._seen.items() if seen.since is not None)

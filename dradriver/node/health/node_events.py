@@ -14,7 +14,7 @@ from typing import NoReturn
 from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.node.faults import Fault
 from dradriver.node.health.faults_in_force import Record
-from dradriver.node.health.pod_events import Place, named, tell
+from dradriver.node.health.pod_events import Place, ReportedGpu, tell
 
 
 class NodeEvents:
@@ -70,5 +70,5 @@ class NodeEvents:
                 await self._write(about, uuid, fault, is_unhealthy=False)
 
     async def _write(self, about: Reference, uuid: str, fault: Fault, *, is_unhealthy: bool) -> None:
-        gpu = named(self._node, self._place(uuid), uuid)
+        gpu = ReportedGpu(self._node, uuid, self._place(uuid))
         await tell(self._events, about, gpu, fault, is_unhealthy=is_unhealthy)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.api.slices.lost_gpus import LostGpu
@@ -22,6 +22,7 @@ from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.faults import Fault
 from dradriver.node.health.faults_in_force import Record
 from dradriver.node.journal import Entry
+from dradriver.node.repairs import located
 
 logger = logging.getLogger(__name__)
 
@@ -137,14 +138,15 @@ class PodEvents:
                 self._told[uid] = current
                 for pod in pods:
                     for gpu, fault in sorted(current - told):
-                        await tell(self._events, pod, self._named(gpu), fault, is_unhealthy=True)
+                        await self._write(pod, gpu, fault, is_unhealthy=True)
                     for gpu, fault in sorted(told - current):
-                        await tell(self._events, pod, self._named(gpu), fault, is_unhealthy=False)
+                        await self._write(pod, gpu, fault, is_unhealthy=False)
         finally:
             self._telling.discard(uid)
 
-    def _named(self, uuid: str) -> str:
-        return named(self._node, self._place(uuid), uuid)
+    async def _write(self, pod: Reference, uuid: str, fault: Fault, *, is_unhealthy: bool) -> None:
+        gpu = ReportedGpu(self._node, uuid, self._place(uuid))
+        await tell(self._events, pod, gpu, fault, is_unhealthy=is_unhealthy)
 
     async def _pods(self, prepared: PreparedClaim) -> list[Reference]:
         """Return the pods that use a claim; empty if the claim is deleted.
@@ -164,21 +166,32 @@ class PodEvents:
         return [Reference("Pod", prepared.namespace, user.name, user.uid) for user in users[:_MOST_PODS]]
 
 
-def named(node: str, place: LostGpu | None, uuid: str) -> str:
-    """Return the text that names a GPU in an Event: node, number, PCI address and UUID.
+class ReportedGpu(NamedTuple):
+    """A GPU that an Event is about.
 
-    If ``place`` is None, number and PCI address are unknown, and the text has only node and UUID.
+    Attributes:
+        node: Its node.
+        uuid: Its UUID.
+        place: Its number and PCI address; None if they are unknown.
     """
-    return f"Node {node}, {f'GPU {uuid}' if place is None else place.described}"
+
+    node: str
+    uuid: str
+    place: LostGpu | None
+
+    @property
+    def named(self) -> str:
+        """Return the text that names the GPU in an Event: node, number, PCI address and UUID, as far as known."""
+        return f"Node {self.node}, {f'GPU {self.uuid}' if self.place is None else self.place.described}"
 
 
-async def tell(events: Recorder, about: Reference, gpu: str, fault: Fault, *, is_unhealthy: bool) -> None:
+async def tell(events: Recorder, about: Reference, gpu: ReportedGpu, fault: Fault, *, is_unhealthy: bool) -> None:
     """Write an Event that a GPU has a fault, with the repair, or that the fault is over.
 
     Args:
         events: Writes the Event.
         about: The object of the Event: a pod that uses the GPU, or the Node.
-        gpu: The name of the GPU, at the start of the message.
+        gpu: The GPU. The message starts with its name.
         fault: The fault.
         is_unhealthy: True if the GPU has the fault now; False if the fault is over.
     """
@@ -187,9 +200,9 @@ async def tell(events: Recorder, about: Reference, gpu: str, fault: Fault, *, is
         type="Warning" if is_unhealthy else "Normal",
         reason="GPUUnhealthy" if is_unhealthy else "GPURecovered",
         message=(
-            f"{gpu}, fault {fault.kind}: {fault.described}"
+            f"{gpu.named}, fault {fault.kind}: {located(fault.described, node=gpu.node, uuid=gpu.uuid)}"
             if is_unhealthy
-            else f"{gpu}: the fault {fault.kind} is over ({fault.said})."
+            else f"{gpu.named}: the fault {fault.kind} is over ({fault.said})."
         ),
         action="Watching",
     )

@@ -22,6 +22,7 @@ from dradriver.node.protos.health.v1 import health_pb2 as v1
 from dradriver.node.protos.health.v1 import health_pb2_grpc as v1_grpc
 from dradriver.node.protos.health.v1alpha1 import health_pb2 as v1alpha1
 from dradriver.node.protos.health.v1alpha1 import health_pb2_grpc as v1alpha1_grpc
+from dradriver.node.repairs import located
 from dradriver.reason import capitalized
 from dradriver.topology.machine import Machine
 
@@ -130,7 +131,7 @@ class HealthStream:
 
     def _device(self, uuid: str, name: str, words: Any) -> Any:
         faults = [one.fault for one in self._standing().get(uuid, ())]
-        said = [capitalized(fault.described) for fault in faults]
+        said = [located(capitalized(fault.described), node=self._node, uuid=uuid) for fault in faults]
         well = all(fault.effect == "None" for fault in faults)
         return words.DeviceHealth(
             device=words.DeviceIdentifier(pool_name=self._node, device_name=name),

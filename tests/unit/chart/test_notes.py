@@ -47,7 +47,10 @@ def test_notes_say_how_to_see_whether_policies_are_in_force() -> None:
 
 def test_notes_say_what_an_uninstallation_does() -> None:
     told = notes()
-    assert "It stops if pods have GPUs of the driver or wait for some" in told
+    assert "It stops if pods have GPUs of the driver or wait for some: gputopo uninstall lists these pods." in told
+    assert "    helm rollback gpu-topology REVISION --namespace gpus\n" in told
+    assert "--no-hooks uninstalls although pods need the driver." in told
+    assert "uninstall.force=true.\nGPU time" in told
     assert "GPU time (gputopo usage) is deleted" in told
     told = notes("uninstall.force=true", "uninstall.keepUsage=true")
     assert "It does not look for pods that need the driver" in told

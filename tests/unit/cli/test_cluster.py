@@ -25,6 +25,7 @@ from dradriver.topology import machine_codec, topo_m
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.commands import Terminal
 from tests.fakes.gpunodes import allocated, machine, piece, promised
+from tests.fakes.installed import install
 
 
 class Cluster:
@@ -59,6 +60,7 @@ class Cluster:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with FakeApiServer() as api:
+        install(api.store)
         yield Cluster(api, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Each cure that ``gputopo verify`` names exists: commands and their options, checks, pages, chart values, labels."""
+"""Each cure that ``gputopo verify`` names exists: commands and their options, checks, chart values, labels."""
 
 from __future__ import annotations
 
@@ -81,13 +81,6 @@ def test_each_command_is_there_with_its_options(match: re.Match[str]) -> None:
 @pytest.mark.parametrize("match", found(r"(?<![\w-])--[a-z][a-z-]+(?= NAME)"))
 def test_each_option_that_is_named_alone_is_one_of_verify(match: re.Match[str]) -> None:
     assert match[0] in options(verify) | _OF_KUBECTL
-
-
-@pytest.mark.parametrize("match", found(r"docs/([\w/-]+\.md)(#[\w-]+)?"))
-def test_each_page_is_there(match: re.Match[str]) -> None:
-    page = (REPO / "docs" / match[1]).read_text()
-    headings = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"(?m)^#+ (.*)$", page)}
-    assert match[2] is None or match[2][1:] in headings
 
 
 @pytest.mark.parametrize("match", found(r"the check ([a-z-]+)"))

@@ -29,6 +29,7 @@ from dradriver.kube.resources import (
 from tests.fakes import domains
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.owners import owned
 
 
 def end(cluster: GpuCluster, pod: str, namespace: str = "default") -> None:
@@ -481,6 +482,48 @@ async def test_a_user_who_may_read_little_is_told_what_the_pod_says(
     assert result.exit_code == 0
     assert f"warning: {shell.api.config.url}: you may not list {plural}" in result.stderr
     assert "reason" in result.stdout
+
+
+async def test_a_running_pod_that_is_being_deleted_is_said_to_be(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("next", 4)
+    await run_all(cluster)
+    before = await shell.data("explain next")
+    cluster.begin_deletion("next")
+    found = await shell.data("explain next")
+    assert (found["state"], found["node"], found["place"]) == ("deleting", "n1", before["place"])
+    assert (found["better_sets"], found["better_set_free"]) == ([], None)
+    assert found["reason"] == (
+        "The pod is being deleted. Its grace period ends at 2026-01-01T00:00:30Z. Its GPUs are free when its "
+        "containers have ended and the node agent has released them. If that takes longer, run gputopo health."
+    )
+    shown = (await shell.run("explain", "next")).stdout
+    assert "is being deleted on n1" in shown
+    assert "placed" not in shown.partition("Placement")[0]
+
+
+async def test_a_waiting_pod_that_is_being_deleted_gets_no_place(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("next", 4)
+    cluster.begin_deletion("next")
+    found = await shell.data("explain next")
+    assert (found["state"], found["reason"]) == ("deleting", "The pod is being deleted and gets no place.")
+    assert (found["place"], found["queue"]) == (None, None)
+    for command in ("explain", "queue"):
+        assert (await shell.run(command)).stdout == "no pod waits for GPUs\n"
+
+
+async def test_of_a_job_the_pod_that_runs_is_explained_before_one_that_is_being_deleted(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    cluster.node("n1")
+    for name in ("old", "new"):
+        pod = cluster.admitted(name, 2)
+        pod["metadata"]["ownerReferences"] = owned("batch/v1", "Job", "train", "job")
+        cluster.put(PODS, pod)
+    await run_all(cluster)
+    cluster.begin_deletion("old")
+    assert (await shell.run("explain", "job/train")).stdout.startswith("Pod default/new\n")
 
 
 async def test_without_slices_it_says_so(cluster: GpuCluster, shell: CommandLine) -> None:

@@ -147,6 +147,10 @@ async def test_a_static_pod_that_is_bound_is_told_what_the_scheduler_gave_it(
     assert place["uuids"] == [cluster.machines["n1"].gpus[index].uuid for index in indices]
     assert score is None or place["score"] == score
     assert [(one["about"], one["message"]) for one in found["events"]] == [("pod", ""), ("claim", "")]
+    cluster.begin_deletion("next")
+    found = await shell.data("explain next")
+    assert (found["state"], found["node"], found["place"]) == ("deleting", "n1", place)
+    assert found["reason"].startswith("The pod is being deleted. Its grace period ends at ")
 
 
 async def test_a_share_of_a_static_pod_is_a_part(cluster: GpuCluster, shell: CommandLine) -> None:

@@ -63,9 +63,15 @@ def test_what_is_broken_adds_up_and_is_repaired_one_by_one_or_all(tmp_path: Path
     found = simulated(tmp_path)
     assert kinds(found) == {1: ["simulated fault: thermal", "XID 79 in the simulated kernel's log"]}
     assert [gpu.uuid for gpu in found.read().gpus] == [uuid(i) for i in (0, 1, 3, 4, 5, 6, 7)]
-    fault(tmp_path, "heal", "--node", NODE, "gpu-2")
+    healed = fault(tmp_path, "heal", "--node", NODE, "gpu-2").stdout
+    assert healed.endswith("The faults of gpu-2 and their taints end then.\n"), "a lost GPU is back at the next reading"
     assert len(found.read().gpus) == 8
-    fault(tmp_path, "heal", "--node", NODE)
+    healed = fault(tmp_path, "heal", "--node", NODE).stdout
+    assert (
+        "The faults of gpu-1 and their taints end 300 s later.\nA fault that came again within 60 minutes stays four "
+        "times as long as the last time, at most 30 minutes.\n"
+    ) in healed
+    assert "later" not in fault(tmp_path, "heal", "--node", NODE).stdout
     assert (kinds(found), list(tmp_path.glob("*.json"))) == ({}, [])
 
 

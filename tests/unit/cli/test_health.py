@@ -13,15 +13,14 @@ from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.kube.resources import DAEMON_SETS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.faults import KINDS
-from dradriver.node.repairs import XIDS
+from dradriver.node.repairs import XIDS, located
 from tests.fakes.commands import CommandLine
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.installed import agents, uninstall
 from tests.fakes.serving import served
 from tests.unit.cli.test_agents_gone import unpublish
 from tests.unit.cli.test_serve import pieces
 from tests.unit.cli.test_verify import DENIED, OURS, REVIEWS, part
-
-LABELS = {"app.kubernetes.io/component": "node", "app.kubernetes.io/part-of": "gpu-topology"}
 
 
 @pytest.fixture
@@ -31,8 +30,6 @@ def cluster() -> GpuCluster:
     made.node("n1")
     made.node("n2")
     made.rival("old", "n1", [1])
-    agents = {"metadata": {"name": "node", "namespace": OURS, "labels": LABELS}}
-    made.put(DAEMON_SETS, agents | {"status": {"desiredNumberScheduled": 0}})
     return made
 
 
@@ -58,24 +55,48 @@ async def test_all_is_well(shell: CommandLine) -> None:
         0,
         {
             "healthy": True, "installed": True, "nodes": 2, "gpus": 16, "unhealthy": 0, "faults": [], "agents": [],
-            "orphans": 0,
+            "orphans": 0, "left_over": [], "undeleted": [],
         },
     )  # fmt: skip
     assert (await shell.run("health")).stdout == "0 of 16 GPUs on 2 nodes are unhealthy\nno node agent is missing\n"
 
 
 async def test_slices_that_an_uninstallation_left_over_are_no_driver(cluster: GpuCluster, shell: CommandLine) -> None:
-    cluster.remove(DAEMON_SETS, "node", OURS)
+    uninstall(cluster.store)
     status, found = await seen(shell)
     assert (status, found["healthy"], found["installed"], found["agents"]) == (1, False, False, [])
+    assert (found["left_over"], found["undeleted"]) == (["n1", "n2"], [])
     shown = (await shell.run("health")).stdout
-    assert "the driver is not installed" in shown
-    assert "kubectl delete resourceslices --field-selector spec.driver=gpu.topology" in shown
+    assert shown.startswith("No driver is installed: namespace gpu-topology has no DaemonSet of node agents. ")
+    assert "the kubelet of a node deletes them about 30 seconds after the node agent has ended" in shown
+    assert "kubectl delete" not in shown
     assert "no node agent is missing" not in shown
 
 
+async def test_only_slices_that_no_kubelet_deletes_are_to_be_deleted(cluster: GpuCluster, shell: CommandLine) -> None:
+    uninstall(cluster.store)
+    cluster.node("n2", ready="Unknown")
+    cluster.node("n1", ready="False")
+    assert (await seen(shell))[1]["undeleted"] == ["n2"]
+    shown = (await shell.run("health")).stdout
+    selector = "--field-selector spec.driver=gpu.topology,spec.nodeName="
+    assert "the kubelet of n2 does not report, so its ResourceSlices stay until it starts again. " in shown
+    assert shown.count(f"kubectl delete resourceslices {selector}") == shown.count(f"{selector}n2") == 1
+
+
+async def test_an_uninstalled_driver_is_a_result_also_if_nothing_is_left(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    uninstall(cluster.store)
+    for node in ("n1", "n2"):
+        unpublish(cluster, node)
+    cluster.remove(RESOURCE_CLAIMS, "old", "default")
+    status, found = await seen(shell)
+    assert (status, found["installed"], found["gpus"], found["agents"]) == (1, False, 0, [])
+
+
 async def test_pods_that_an_uninstallation_left_over_are_counted(cluster: GpuCluster, shell: CommandLine) -> None:
-    cluster.remove(DAEMON_SETS, "node", OURS)
+    uninstall(cluster.store)
     for node in ("n1", "n2"):
         unpublish(cluster, node)
         cluster.remove(NODES, node)
@@ -85,7 +106,7 @@ async def test_pods_that_an_uninstallation_left_over_are_counted(cluster: GpuClu
     assert (status, found["installed"], found["gpus"], found["orphans"]) == (1, False, 0, 2)
     assert (await seen(shell, "-n", "team-a"))[1]["orphans"] == 1
     shown = (await shell.run("health")).stdout
-    assert shown.startswith("no node publishes GPUs\nthe driver is not installed")
+    assert "Install the chart.\n\nno node publishes GPUs\n2 pods need the driver." in shown
     assert "2 pods need the driver. gputopo uninstall lists them and says what to do" in shown
 
 
@@ -93,8 +114,7 @@ async def test_if_no_agent_runs_no_gpu_is_called_healthy(cluster: GpuCluster, sh
     for node in ("n1", "n2"):
         unpublish(cluster, node)
     cluster.remove(RESOURCE_CLAIMS, "old", "default")
-    made = {"metadata": {"name": "node", "namespace": OURS, "labels": LABELS}}
-    cluster.put(DAEMON_SETS, made | {"status": {"desiredNumberScheduled": 2}})
+    cluster.put(DAEMON_SETS, agents(wanted=2))
     result = await shell.run("health")
     assert result.exit_code == 1
     assert result.stdout.startswith("no node publishes GPUs\nnode agents are missing or not ready. On their nodes, ")
@@ -102,7 +122,7 @@ async def test_if_no_agent_runs_no_gpu_is_called_healthy(cluster: GpuCluster, sh
 
 
 async def test_whether_the_driver_is_installed_is_not_guessed(cluster: GpuCluster, shell: CommandLine) -> None:
-    cluster.remove(DAEMON_SETS, "node", OURS)
+    uninstall(cluster.store)
     shell.api.fail(times=math.inf, path="mutatingwebhookconfigurations", status=403, reason="Forbidden")
     status, found = await seen(shell)
     assert (status, found["healthy"], found["installed"]) == (0, True, None)
@@ -122,14 +142,14 @@ async def test_a_fault_is_named_with_its_gpu_and_its_repair(cluster: GpuCluster,
     assert found["faults"] == [
         {
             "node": "n1", "index": 1, "pci": gpu.pci, "uuid": gpu.uuid, "fault": "xid=79",
-            "description": XIDS["79"].words, "repair": XIDS["79"].repair,
+            "description": XIDS["79"].words, "repair": located(XIDS["79"].repair, node="n1"),
             "keeps_pods_off": True, "namespaces": ["default"],
             "used_by": ["default/old, a claim without pod"],
         }
     ]  # fmt: skip
     shown = (await shell.run("health")).stdout
     assert shown.startswith("1 of 16 GPUs on 2 nodes is unhealthy\n")
-    assert all(text in shown for text in (f"n1    GPU1  {gpu.pci}", gpu.uuid, XIDS["79"].repair))
+    assert all(text in shown for text in (f"n1    GPU1  {gpu.pci}", gpu.uuid, "kubectl drain n1 "))
 
 
 async def test_a_fault_that_keeps_no_pod_off_is_listed_and_no_more(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -163,14 +183,13 @@ async def test_a_lost_gpu(cluster: GpuCluster, shell: CommandLine) -> None:
     assert (status, found["gpus"], found["unhealthy"]) == (1, 16, 1)
     (fault,) = found["faults"]
     assert (fault["index"], fault["uuid"], fault["fault"]) == (5, whole.gpus[5].uuid, "lost")
-    assert fault["repair"] == KINDS["lost"].advice
+    assert fault["repair"] == located(KINDS["lost"].advice, node="n2", uuid=whole.gpus[5].uuid)
 
 
 async def test_a_node_without_its_agent(cluster: GpuCluster, shell: CommandLine) -> None:
     unpublish(cluster, "n1")
     cluster.put(PODS, part("node", "n2", ready="False"))
-    made = {"metadata": {"name": "node", "namespace": OURS, "labels": LABELS}}
-    cluster.put(DAEMON_SETS, made | {"status": {"desiredNumberScheduled": 2}})
+    cluster.put(DAEMON_SETS, agents(wanted=2))
     status, found = await seen(shell)
     assert (status, found["healthy"], found["unhealthy"]) == (1, False, 0)
     assert [(one["node"], one["why"].partition(":")[0]) for one in found["agents"]] == [

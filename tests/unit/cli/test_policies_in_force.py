@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from dradriver.api.policies.policies_reader import read
-from dradriver.kube.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, PODS
+from dradriver.kube.resources import CONFIG_MAPS, DAEMON_SETS, MUTATING_WEBHOOKS, PODS
 from tests.fakes.chart import template
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
-from tests.fakes.installed import DRIVER_NAMESPACE, policies_map, webhook_configuration
+from tests.fakes.installed import DRIVER_NAMESPACE, agents, policies_map, webhook_configuration
 from tests.fakes.serving import serving
 from tests.unit.cli.test_serve import pieces
 
@@ -39,6 +39,7 @@ async def capped(cluster: GpuCluster, namespace: str = DRIVER_NAMESPACE) -> None
     """Have a pod wait that asks for more than its tenant may have, though eight GPUs are free."""
     cluster.node("n1")
     cluster.put(CONFIG_MAPS, policies_map(CAP, namespace=namespace))
+    cluster.put(DAEMON_SETS, agents(namespace=namespace))
     cluster.worker.follow(read(CAP.encode(), source="x"))
     cluster.pod("waits", 6)
     await run_all(cluster)
@@ -224,7 +225,10 @@ async def test_the_drivers_namespace_is_where_its_webhook_is(cluster: GpuCluster
     assert [one["tenant"] for one in await shell.data("tenants")] == ["vision"]
     elsewhere = await shell.run("tenants", "-o", "json", "--driver-namespace", "elsewhere")
     assert (elsewhere.exit_code, elsewhere.stdout.strip()) == (0, "[]")
-    assert elsewhere.stderr == f"warning: {absent('elsewhere')}\n"
+    no_policies, no_driver = elsewhere.stderr.splitlines()
+    assert no_policies == f"warning: {absent('elsewhere')}"
+    assert no_driver.startswith("warning: No driver is installed: namespace elsewhere has no DaemonSet of node agents.")
+    assert no_driver.endswith("or name the driver's namespace with --driver-namespace.")
 
 
 async def test_who_may_not_read_webhooks_names_the_drivers_namespace(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -245,7 +249,7 @@ async def test_they_are_found_as_the_chart_installs_them(cluster: GpuCluster, sh
     rendered = template(
         f"{cap}.namespaces[0]=default", f"{cap}.weight=3", "nameOverride=b", "fullnameOverride=c", namespace="kube-gpu"
     )
-    kinds = {"ConfigMap": CONFIG_MAPS, "MutatingWebhookConfiguration": MUTATING_WEBHOOKS}
+    kinds = {"ConfigMap": CONFIG_MAPS, "DaemonSet": DAEMON_SETS, "MutatingWebhookConfiguration": MUTATING_WEBHOOKS}
     for made in filter(None, yaml.safe_load_all(rendered)):
         if made["kind"] in kinds:
             cluster.put(kinds[made["kind"]], made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from dradriver.api.base import names
@@ -59,8 +60,30 @@ async def test_pods_with_gpus_come_first_and_each_state_has_its_cure(cluster: Gp
     ]
     shown = (await shell.run("uninstall")).stdout
     assert shown.startswith("4 pods need the driver.")
-    for cure in ("has GPUs: delete it while", "waits at its gate: the scheduling gate", "waits for GPUs: as a pod"):
-        assert cure in shown
+    for state, after in (
+        ("has GPUs", "The pod runs on. If you delete it, it stays in Terminating"),
+        ("waits at its gate", "The pod keeps its scheduling gate gpu.topology/placement"),
+        ("waits for GPUs", "The pod keeps waiting. "),
+    ):
+        assert re.search(rf"^{state}: before the uninstallation: .*\. After it: {after}", shown, re.MULTILINE)
+
+
+async def test_the_hook_says_how_to_keep_the_release_and_how_to_uninstall_it(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    none = await shell.run("uninstall", "--release", "gpus/topo/3")
+    assert (none.exit_code, none.stdout) == (0, "No pod needs the driver.\n")
+    cluster.pod("gated", 8)
+    assert "helm" not in (await shell.run("uninstall")).stdout
+    stopped = await shell.run("uninstall", "--release", "gpus/topo/3")
+    assert stopped.exit_code == 1
+    for text in (
+        "1 pod needs the driver. So helm uninstall stops. It has deleted nothing, and the driver runs on.\n",
+        "gputopo uninstall\n", "helm rollback topo 3 --namespace gpus. ", "the status uninstalling",
+        "helm uninstall topo --namespace gpus --no-hooks. ", "uninstall.force=true",
+    ):  # fmt: skip
+        assert text in stopped.stdout
+    assert (await shell.run("uninstall", "--release", "topo")).exit_code == 2
 
 
 async def test_a_pod_with_gpus_that_is_being_deleted(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -68,10 +91,12 @@ async def test_a_pod_with_gpus_that_is_being_deleted(cluster: GpuCluster, shell:
     cluster.pod("trains", 4)
     await run_all(cluster)
     has_its_claim(cluster, "trains")
-    deletion = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/keep"]}
-    cluster.store.edit(PODS, ("default", "trains"), lambda pod: pod["metadata"].update(deletion))
+    cluster.begin_deletion("trains")
     assert [(one["pod"], one["state"]) for one in await listed(shell)] == [("trains", "is being deleted")]
-    assert "once its processes have ended, run kubectl delete pod NAME --force" in (await shell.run("uninstall")).stdout
+    assert (
+        "once its processes have ended, run kubectl delete pod NAME -n NAMESPACE --force"
+        in (await shell.run("uninstall")).stdout
+    )
 
 
 async def test_pods_that_have_ended_or_have_devices_of_another_driver_are_not_listed(
@@ -101,3 +126,9 @@ async def test_of_one_namespace(cluster: GpuCluster, shell: CommandLine) -> None
     done = await shell.run("uninstall", "-n", "team-a", "-o", "json")
     assert [one["pod"] for one in json.loads(done.stdout)] == ["there"]
     assert (await shell.run("uninstall", "-n", "team-b")).exit_code == 0
+
+
+async def test_a_gated_pod_that_is_being_deleted_needs_no_driver(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.pod("gated", 8)
+    cluster.begin_deletion("gated")
+    assert await listed(shell) == []

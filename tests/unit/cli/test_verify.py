@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from dradriver import __version__
 from dradriver.api.base import allocating_driver, names
 from dradriver.api.policies.policies_reader import read
 from dradriver.api.slices import resource_slices
+from dradriver.cli.main import main
 from dradriver.cli.verifier import cluster_checks, driver_pods, machine_checks, webhook_checks
 from dradriver.cli.verifier import job as job_of
 from dradriver.cli.verifier.finding import Status
@@ -546,21 +548,41 @@ async def test_a_taint_is_said_with_the_repair_of_its_fault(well: GpuCluster, sh
             "WARN",
             "n1: 1 device has the taint example.com/mine",
             "a taint that is no fault known to this driver. Find out which program wrote the taint. "
-            "docs/internals/gpu-faults.md lists the taints of the node agent",
+            "kubectl get devicetaintrules lists the taints of administrators",
         ),
         (
             "WARN",
             "n1: 1 device has the taint gpu.topology/ecc=uncorrected",
-            "memory errors that could not be corrected. Reset the GPU when no pod uses it, so that the bad rows are "
-            "remapped. Until then new pods can still get it",
+            "memory errors that could not be corrected. A reset remaps the bad rows. Until then new pods can still get "
+            "the GPU. Keep new pods off the node (kubectl cordon n1). When no pod uses the GPU, reset it on the node "
+            "(nvidia-smi --gpu-reset -i <UUID>), and run kubectl uncordon n1",
         ),
         (
             "WARN",
             "n1: 1 device has the taint gpu.topology/xid=79",
-            "the GPU has fallen off the bus. Drain the node and reboot it. If it comes again, have the GPU and its "
-            "slot checked",
+            "the GPU has fallen off the bus, so its PCIe connection is broken. Drain the node (kubectl drain n1 "
+            "--ignore-daemonsets --delete-emptydir-data), reboot it, and run kubectl uncordon n1. If it comes again, "
+            "have the GPU and its slot checked",
         ),
     ]
+
+
+async def test_a_faulty_gpu_is_a_warning_of_verify_and_the_matter_of_health(
+    well: GpuCluster, shell: CommandLine
+) -> None:
+    pointer = "GPUs that are lost or have a fault do not change the exit status of verify. gputopo health "
+    assert pointer not in (await shell.run("verify")).stdout
+    piece = well.find(RESOURCE_SLICES, resource_slices.slice_name(0, "n1"))
+    assert piece is not None
+    piece["spec"]["devices"][0]["taints"] = [{"key": "gpu.topology/xid", "value": "79", "effect": "NoSchedule"}]
+    well.put(RESOURCE_SLICES, piece)
+    verified = await shell.run("verify")
+    counts, line = verified.stdout.splitlines()[-2:]
+    assert (verified.exit_code, counts.partition(" PASS")[0].rpartition(",")[0]) == (0, "0 FAIL, 1 WARN")
+    assert line.startswith(pointer)
+    assert (await shell.run("health")).exit_code == 1
+    for command in ("verify", "health"):
+        assert "Exit status: 0 no " in CliRunner().invoke(main, [command, "--help"]).stdout
 
 
 @pytest.mark.parametrize(("ahead_s", "by_this_clock"), [(-86_400.0, "WARN"), (86_400.0, "FAIL")])

@@ -55,7 +55,10 @@ async def test_the_pods_that_hold_a_gpu_are_told_what_is_wrong_and_when_it_is_ov
         await eventually(lambda: events() == [("Warning", "GPUUnhealthy", "pod-uid")])
         (told,) = (obj for obj in node.api.all(EVENTS) if obj["involvedObject"]["kind"] == "Pod")
         where = f"Node {NODE}, GPU2 ({machine().gpus[2].pci}, {uuid(2)}), fault lost"
-        assert told["message"].startswith(f"{where}: the GPU is not on the node any more. Look at the kernel's log")
+        assert told["message"].startswith(
+            f"{where}: the GPU is not on the node any more. Drain the node (kubectl drain "
+        )
+        assert told["message"].endswith(f"gpu.topology/removed-gpus={uuid(2)}.")
         assert told["metadata"]["namespace"] == "default"
         await lose(node)
         await eventually(lambda: len(events()) == 2)
@@ -90,7 +93,7 @@ async def test_the_node_is_told_of_a_free_gpu_that_is_lost_and_its_slice_keeps_t
             assert reason == "GPUUnhealthy"
             where = f"Node {NODE}, GPU2 ({gpu.pci}, {gpu.uuid})"
             assert message.startswith(
-                f"{where}, fault lost: the GPU is not on the node any more. Look at the kernel's log"
+                f"{where}, fault lost: the GPU is not on the node any more. Drain the node (kubectl drain {NODE} "
             )
         async with node.agent():
             await eventually(lambda: counts() == [2])

@@ -18,6 +18,7 @@ from dradriver.node.faults import Fault
 from dradriver.node.health.faults_in_force import Record
 from dradriver.node.health.pod_events import PodEvents
 from dradriver.node.journal import Entry
+from dradriver.node.repairs import located
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.node import claim, eventually
 
@@ -127,9 +128,8 @@ async def test_a_pod_is_told_which_gpu_what_is_wrong_and_what_to_do() -> None:
         node.record.tell("readings", {})
         await eventually(lambda: node.told("GPURecovered") == ["a"])
         assert sorted(event["message"] for event in node.api.all(EVENTS)) == [
-            f"Node gpu-7, GPU b, fault xid: {xid.said}: the GPU has fallen off the bus. Drain the node and "
-            f"reboot it. If it "
-            "comes again, have the GPU and its slot checked.",
-            f"Node gpu-7, GPU3 (0000:4e:00.0, a), fault lost: {LOST.said}. {LOST.advice}",
+            f"Node gpu-7, GPU b, fault xid: {xid.said}: {xid.words}. {located(xid.advice, node='gpu-7')}",
+            f"Node gpu-7, GPU3 (0000:4e:00.0, a), fault lost: {LOST.said}. "
+            f"{located(LOST.advice, node='gpu-7', uuid='a')}",
             f"Node gpu-7, GPU3 (0000:4e:00.0, a): the fault lost is over ({LOST.said}).",
         ]

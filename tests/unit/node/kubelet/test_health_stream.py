@@ -104,7 +104,8 @@ async def test_a_fault_is_told_at_once_with_what_to_do_and_so_is_its_end(on: Sta
     health, message = found[device(2)]
     assert health == v1.UNHEALTHY
     assert message.startswith(
-        "XID 79 in the kernel's log: the GPU has fallen off the bus. Drain the node and reboot it."
+        "XID 79 in the kernel's log: the GPU has fallen off the bus, so its PCIe connection is broken. Drain the node "
+        f"(kubectl drain {NODE} "
     )
     assert "Its clocks are lowered because it is too hot. " in message
     assert found[device(3)][0] == v1.HEALTHY
@@ -127,7 +128,7 @@ async def test_a_gpu_that_is_gone_is_unhealthy_and_a_machine_that_was_never_read
     on.standing = {uuid(2): [Standing(Fault("lost", "", "it is not on the node any more"), 0.0)]}
     found = await on.next()
     assert found[device(2)][0] == v1.UNHEALTHY
-    assert found[device(2)][1].startswith("It is not on the node any more. Look at ")
+    assert found[device(2)][1].startswith(f"It is not on the node any more. Drain the node (kubectl drain {NODE} ")
     assert found | {device(2): WELL[device(2)]} == WELL
 
 
