@@ -88,7 +88,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     names.NEAR_NIC: (
         "",
         "`required`: each GPU has a NIC near it, or the NICs in the pod's claim are free and near its GPUs. "
-        "`preferred`: of equally good sets, the driver takes one of this kind "
+        "`preferred`: of equally good sets, the driver takes one with such NICs "
         "([nic-claims.md](../tasks/nic-claims.md#near-what-is-near)).",
     ),
     names.STRATEGY: (

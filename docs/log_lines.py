@@ -18,36 +18,40 @@ class About(NamedTuple):
 
 _WAIT: Final = "Nothing. If the line comes again and again, check whether the API server answers."
 _READ: Final = (
-    "Read the error. 403 means that the driver's account lacks a right. Install the chart of the driver's version "
+    "Read the error. 403 means that the driver's account lacks a right. Then install the chart of the driver's version "
     "again: `helm upgrade`."
 )
 _WRITE: Final = (
-    "Read the error. 403 means that a right is missing, or that an admission policy refused the write. Install the "
-    "chart of the driver's version again: `helm upgrade`."
+    "Read the error. 403 means that the driver's account lacks a right, or that an admission policy refused the write. "
+    "Then install the chart of the driver's version again: `helm upgrade`."
 )
 _BUG: Final = "Report it with the traceback that follows in the log."
 _DISK: Final = "Check whether the node's disk is full, read-only or damaged."
 _NOTHING: Final = "Nothing."
+_READ_FAILED: Final = "The API server refused the read, or did not answer."
+_WRITE_FAILED: Final = "The API server refused the write, or did not answer."
+_CHECKPOINT: Final = "The node agent cannot read its checkpoint, its files about prepared claims."
 
 LOG_LINES: Final[dict[str, About]] = {
     # The cluster cache of the controller.
     "internal error. No pod is placed on its GPUs": About(
-        "The controller has a bug with the objects of this node. Other nodes work.",
+        "The controller has a bug with the objects of this node. It still places pods on other nodes.",
         _BUG,
     ),
     "its slices do not belong to the node of that name": About(
-        "A pool has the name of its node. A ResourceSlice of this pool has another node in `spec.nodeName`.",
-        "Find the slices of this pool in `kubectl get resourceslices`, and delete them. The node agent "
+        "A pool is all ResourceSlices of one node, and has the node's name. One of these ResourceSlices names "
+        "another node in `spec.nodeName`.",
+        "Find the ResourceSlices of this pool in `kubectl get resourceslices`, and delete them. The node agent "
         "publishes its own again.",
     ),
     ". No pod is placed on its GPUs.": About(
-        "The controller cannot use the data in the ResourceSlices of the node. The line names the error.",
+        "The controller cannot use the data in the ResourceSlices of the node (its pool). ERROR says why.",
         "If controller and node agents have different versions, finish the upgrade. If not, read the node agent's log.",
     ),
     "the tables of this kind of machine": About(
         "For each kind of machine, the controller computes tables of all GPU sets once. This computation failed.",
-        "Read the error. If the process ended or took too long, raise `controller.resources` in the "
-        "chart. A machine with more than 16 GPUs is not supported.",
+        "Read the error. If the computing process ended or took too long, raise the chart value "
+        "`controller.resources`. A machine with more than 16 GPUs is not supported.",
     ),
     "selects devices by a class or by CEL": About(
         "An administrator's DeviceTaintRule uses fields that the controller does not evaluate.",
@@ -72,20 +76,29 @@ LOG_LINES: Final[dict[str, About]] = {
     ),
     # The controller.
     "differences between the cluster cache": About(
-        "The controller's cluster cache was wrong. Log lines before this one name the entries.",
-        "Report it with the log. Placements since the last audit may be wrong, but kube-scheduler allocates "
-        "no GPU twice.",
+        "The controller regularly compares its cluster cache, a copy of the API server's objects, with the API "
+        "server (the audit). By a bug, entries were wrong. Earlier log lines name them.",
+        "Report it with the log. Places that were chosen since the last audit may be wrong, but kube-scheduler "
+        "allocates no GPU twice.",
     ),
     "different from the API server": About(
-        "One entry of the controller's cluster cache was wrong.", "Report it with the log."
+        "RECORD is a part of the controller's cluster cache (its copy of the API server's objects), such as "
+        "`claims`. Its entry of the object NAME was wrong, by a bug. The regular comparison, the audit, found "
+        "this.",
+        "Report it with the log.",
     ),
-    "the audit failed with an internal error": About("The controller has a bug.", _BUG),
+    "the audit failed with an internal error": About(
+        "The controller has a bug. It could not correct an entry of its cluster cache (its copy of the API "
+        "server's objects).",
+        _BUG,
+    ),
     "cannot start to lead": About(
-        "The new leader cannot read the cluster, or cannot write its first objects.",
+        "This replica of the controller is the new leader. It cannot read the cluster, or cannot write its first "
+        "objects.",
         _WRITE,
     ),
     "cannot check whether Pod Security": About(
-        "The controller cannot read its own namespace.",
+        "The controller cannot read the Namespace object of its own namespace.",
         _READ,
     ),
     "Node agents cannot start": About(
@@ -94,7 +107,8 @@ LOG_LINES: Final[dict[str, About]] = {
         "Run the command in the line ([install.md](../start/install.md#pod-security)).",
     ),
     "it cannot be warned or ended": About(
-        "The API server refused the write, or did not answer.",
+        "The controller warns and ends pods whose GPUs are idle for longer than `gpu.topology/idle-timeout`. The API "
+        "server refused this write, or did not answer.",
         _WRITE,
     ),
     "Idle workload NAMESPACE/NAME: internal error": About("The controller has a bug.", _BUG),
@@ -107,15 +121,18 @@ LOG_LINES: Final[dict[str, About]] = {
         _WRITE,
     ),
     "saved reservations cannot be read yet": About(
-        "The controller waited for the ConfigMap `gpu-topology-reservations`, and could not read it in time.",
+        "Reservations are GPUs that the controller keeps for pods that have waited long. It stores them in the "
+        "ConfigMap `gpu-topology-reservations`. A new leader could not read it in time.",
         _WAIT,
     ),
     "The ConfigMap of reservations cannot be read": About(
-        "The API server refused the read, or did not answer.",
+        "The API server refused the read of `gpu-topology-reservations`, or did not answer. The ConfigMap lists "
+        "GPUs that the controller keeps for pods that have waited long.",
         _READ,
     ),
     "The ConfigMap of reservations cannot be written": About(
-        "The API server refused the write, or did not answer.",
+        "The API server refused the write of `gpu-topology-reservations`, or did not answer. The ConfigMap lists "
+        "GPUs that the controller keeps for pods that have waited long.",
         _WRITE,
     ),
     "Internal error. The controller goes on": About("The controller has a bug.", _BUG),
@@ -124,27 +141,33 @@ LOG_LINES: Final[dict[str, About]] = {
         "The controller has a bug that this pod triggers. Other pods are placed.", _BUG
     ),
     "kubectl describe does not show the Event": About(
-        "The ConfigMap of the policies file does not exist or cannot be read.",
-        "Create the ConfigMap, as the chart does, or correct `--policies-configmap`.",
+        "The Event is about the ConfigMap of the policies file. This ConfigMap does not exist or cannot be read.",
+        "Create the ConfigMap, as the chart does. Or correct the controller's option `--policies-configmap`.",
     ),
-    "No pod is preempted for it": About("The controller has a bug that this pod triggers.", _BUG),
+    "No pod is preempted for it": About(
+        "The controller has a bug that this pod triggers. It failed while it looked for pods of lower priority "
+        "to end for this pod.",
+        _BUG,
+    ),
     "of namespace NAMESPACE cannot be read": About(
-        "The controller reads the size of a gang from the owner of its pods. The API server refused the read, "
-        "or did not answer.",
-        "If the error has 403, add the kind to `controller.gangOwners` of the chart, or write "
+        "The controller reads the size of a gang in the owner of its pods, such as a Job. The API server refused "
+        "the read, or did not answer.",
+        "If the error has 403, add the owner's kind to the chart value `controller.gangOwners`, or write "
         "`gpu.topology/gang-size` on the pods.",
     ),
     "cannot be restarted yet": About(
-        "The controller suspends and resumes the owner of a gang that lost a pod. The API server refused or did "
-        "not answer.",
-        "If the error has 403, add the kind to `controller.gangOwners` of the chart.",
+        "The gang lost a pod. To restart it, the controller suspends and resumes the owner of its pods, such as "
+        "a Job. The API server refused this write, or did not answer.",
+        "If the error has 403, add the owner's kind to the chart value `controller.gangOwners`.",
     ),
     "suspended and did not resume": About(
-        "A new leader looks for owners that the last leader left suspended. The API server refused or did not answer.",
-        "If the error has 403, add the kind to `controller.gangOwners` of the chart. If an owner stays "
-        "suspended, set its `spec.suspend: false`.",
+        "To restart a gang, the controller suspends and resumes the owner of its pods, such as a Job. A new "
+        "leader looks for owners that the last leader left suspended. The API server refused this read, or did "
+        "not answer.",
+        "If the error has 403, add the owner's kind to the chart value `controller.gangOwners`. If an owner "
+        "stays suspended, set its `spec.suspend` to `false`.",
     ),
-    "ResourceClaimTemplate NAMESPACE/NAME cannot be read": About("The API server refused or did not answer.", _WAIT),
+    "ResourceClaimTemplate NAMESPACE/NAME cannot be read": About(_READ_FAILED, _WAIT),
     "status.nominatedNodeName": About(
         "An admission policy or a webhook refused the write. The controller still places the pod.",
         "In the policy or webhook that the error names, allow the controller to change "
@@ -160,47 +183,56 @@ LOG_LINES: Final[dict[str, About]] = {
         "Look for an admission webhook that does not answer. The controller continues with other pods.",
     ),
     "of the gang barrier cannot be written": About(
-        "The API server did not answer, or it has too much load.",
+        "The gang barrier lets no pod of a gang be bound before all its pods have GPUs. It needs this "
+        "ResourceSlice. The API server did not answer, or has too much load.",
         _WAIT,
     ),
     "was not written by this driver and is replaced": About(
-        "Another program wrote a ResourceSlice under this name.",
+        "The controller needs this ResourceSlice for gangs. Another program wrote a ResourceSlice under this name.",
         "Find out which program writes the slice, and stop it.",
     ),
     "The gang barrier is not available": About(
-        "The line names the cause. The Event `GangBarrierUnavailable` says the same.",
+        "The gang barrier lets no pod of a gang be bound before all its pods have GPUs. The line says why it "
+        "does not work. The Event `GangBarrierUnavailable` says the same.",
         "Remove the cause that the line names. Until then gangs start without the "
         "[barrier](../tasks/gangs.md#the-barrier).",
     ),
-    "Claims whose pods are gone cannot be deleted": About("The API server did not answer.", _WAIT),
+    "Claims whose pods are gone cannot be deleted": About(
+        "The API server did not answer. The GPUs of these claims stay allocated.", _WAIT
+    ),
     "its pod is gone, and the claim cannot be deleted": About(
         "The API server refused to delete the claim. Its GPUs stay allocated.",
         _WRITE,
     ),
-    "Claim NAMESPACE/NAME cannot be read": About("The API server refused or did not answer.", _WAIT),
+    "Claim NAMESPACE/NAME cannot be read": About(_READ_FAILED, _WAIT),
     "the annotation gpu.topology/reason cannot be written": About(
         "The API server refused the pod's update, or did not answer.",
         "Read the error. An admission webhook of another program may refuse changes of this pod.",
     ),
     "ERROR. The controller writes it again": About(
-        "The ConfigMap `gpu-topology-reservations` is damaged, or another release wrote it.",
+        "The ConfigMap `gpu-topology-reservations` is damaged, or another release wrote it. It lists GPUs that "
+        "the controller keeps for pods that have waited long.",
         "Nothing. The earlier reservations are lost, and the controller makes new ones.",
     ),
     "is used unchanged, because it cannot be compared": About(
-        "The controller compares a template with the pod's request by a dry run. The API server refused the "
-        "dry run, or did not answer.",
+        "For a pod with `gpu.topology/placement: static` this ResourceClaimTemplate already exists. The "
+        "controller compares it with the pod's request by a dry run. The API server refused the dry run, or did "
+        "not answer.",
         _WAIT,
     ),
     "ResourceClaimTemplate NAMESPACE/NAME cannot be deleted": About(
-        "The API server refused or did not answer.",
+        "The controller deletes a template that it created, after no pod has used it for long. The API server "
+        "refused this, or did not answer.",
         _WRITE,
     ),
     "ResourceClaimTemplate NAMESPACE/NAME cannot be created": About(
-        "The API server refused the template of a `static` pod.",
+        "The controller creates this template for a pod with `gpu.topology/placement: static`. The API server "
+        "refused it.",
         "Read the error. The cause can be a quota on templates in the namespace, or an admission policy.",
     ),
     "requests something else than the pod": About(
-        "A person or program created a template under the name that the controller uses.",
+        "For a pod with `gpu.topology/placement: static` the controller creates a template. A person or program "
+        "created another template under its name.",
         "Delete the template. The controller creates it again.",
     ),
     "the Event about its template": About(
@@ -208,18 +240,21 @@ LOG_LINES: Final[dict[str, About]] = {
         _WAIT,
     ),
     "the counted GPUs were not those": About(
-        "The controller's count of a namespace's GPUs was wrong.", "Report it with the log."
+        "The controller counts the GPUs that each namespace uses. By a bug, this count was wrong.",
+        "Report it with the log.",
     ),
     "which has GPU time, was deleted": About(
-        "A person or program deleted a ConfigMap of GPU time.",
-        "Find out who deletes it. GPU time from before yesterday is lost.",
+        "The controller stores the GPU time, how long tenants have used GPUs, in ConfigMaps. A person or program "
+        "deleted one of them.",
+        "Find out which person or program deletes it. GPU time from before yesterday is lost.",
     ),
     "A ConfigMap of GPU time is not counted": About(
-        "The ConfigMap is damaged, or another release wrote it.",
+        "The ConfigMap, which says how long tenants have used GPUs, is damaged, or another release wrote it.",
         "Restore the ConfigMap from a backup, or delete it.",
     ),
     "The ConfigMaps of GPU time cannot be read or written": About(
-        "The API server refused or did not answer.",
+        "These ConfigMaps say how long tenants have used GPUs. The API server refused the read or write, or did "
+        "not answer.",
         _WRITE,
     ),
     # All processes.
@@ -228,13 +263,13 @@ LOG_LINES: Final[dict[str, About]] = {
         _WRITE,
     ),
     "the object cannot be decoded": About(
-        "An object of the API has a field that the driver cannot decode. For claims the Event "
-        "`ClaimNotUnderstood` says "
-        "the same.",
+        "An object of the API has a field that the driver cannot decode. KEPT is `part` or `nothing`: how much "
+        "of the object the driver uses. For claims the Event `ClaimNotUnderstood` says the same.",
         "Correct the field in the object, or delete the object.",
     ),
     "does not lead any more": About(
-        "The replica lost its lease. The API server did not answer in time, or another replica took the lease.",
+        "Of several replicas one leads, by a Lease. The replica lost its lease: the API server did not answer in "
+        "time, or another replica took the lease.",
         "Nothing. The other replica leads. If it happens often, check the API server and the network.",
     ),
     "The work did not stop in time": About(
@@ -242,30 +277,41 @@ LOG_LINES: Final[dict[str, About]] = {
         "Nothing. Kubernetes restarts the process. If it happens often, report it.",
     ),
     "this process makes no progress": About(
-        "The event loop of the process is blocked, mostly because the process has too little CPU.",
-        "Raise the CPU limit of the controller. If the line comes without load, report it.",
+        "LEASE is the Lease by which one replica leads. The process is blocked, mostly because it has too little CPU.",
+        "Give the controller more CPU: raise its request in the chart value `controller.resources`, and remove a "
+        "CPU limit. If the line comes without load, report it.",
     ),
-    "LEASE cannot be renewed": About("The API server refused the Lease or did not answer.", _WAIT),
+    "LEASE cannot be renewed": About(
+        "LEASE is the Lease by which one replica leads. The API server refused the write, or did not answer.", _WAIT
+    ),
     "cannot be released": About(
-        "The API server did not answer while the process stopped.", "Nothing. The lease expires by itself in seconds."
+        "LEASE is the Lease by which one replica leads. The process stops, and the API server did not answer.",
+        "Nothing. The lease expires by itself in seconds.",
     ),
-    "cannot find out which versions": About("The API server did not answer.", _WAIT),
+    "cannot find out which versions": About(
+        "PLURAL is a kind of objects, such as `resourceslices`. The API server did not answer.", _WAIT
+    ),
     "an event of the unknown type": About(
-        "The API server is newer than this driver.",
+        "PLURAL is a kind of objects, such as `pods`. The API server is newer than this driver, and reports a "
+        "change in an unknown form.",
         "Nothing. If the line comes often, report it.",
     ),
     "Internal error: a handler of": About(
-        "The driver has a bug. The audit of the controller corrects its effects.", _BUG
+        "The driver has a bug: it could not process a change of the object KEY. In the controller, the audit (a "
+        "regular comparison with the API server) corrects this.",
+        _BUG,
     ),
-    "internal error. It is tried again later": About("The driver has a bug.", _BUG),
+    "internal error. It is tried again later": About("The driver has a bug with the object NAMESPACE/NAME.", _BUG),
     "The policies file is invalid": About(
         "The policies file has an error. The Event `PoliciesInvalid` says the same.",
-        "Run `gputopo policies check FILE` with your file, and correct the key that the message names.",
+        "Run `gputopo policies check FILE` with your file, and correct the key that the line names.",
     ),
-    "SOURCE cannot be read because of an internal error": About("The driver has a bug in reading policies.", _BUG),
+    "SOURCE cannot be read because of an internal error": About(
+        "The driver has a bug in reading the policies file. SOURCE is the file or its ConfigMap.", _BUG
+    ),
     "The files of the": About(
-        "A mounted file of policies or certificates is missing or unreadable. The process still uses the last "
-        "valid content.",
+        "WHAT is the policies file or the webhook's certificates. A mounted file is missing or "
+        "unreadable. The process still uses the last valid content.",
         "Check the ConfigMap or Secret that the pod mounts.",
     ),
     "This process stops: ": About(
@@ -273,12 +319,24 @@ LOG_LINES: Final[dict[str, About]] = {
         "Do what the error says. Kubernetes restarts the process.",
     ),
     "This process stops because of an internal error": About("The driver has a bug.", _BUG),
-    "the API server has not answered yet": About("The API server is away or slow.", _WAIT),
-    "may be older than those of the API server": About("The API server did not answer within seconds.", _WAIT),
-    "cannot watch PLURAL": About("The API server refused the watch, ended it or did not answer.", _WAIT),
+    "the API server has not answered yet": About(
+        "The process reads the policies file from this ConfigMap. The API server is not reachable or slow. FILE "
+        "is the copy that is mounted into the pod.",
+        _WAIT,
+    ),
+    "may be older than those of the API server": About(
+        "The process wanted to read the policies file again, and the API server did not answer within seconds. SOURCE "
+        "is the ConfigMap or file from which it read the policies in force.",
+        _WAIT,
+    ),
+    "cannot watch PLURAL": About(
+        "PLURAL is a kind of objects, such as `pods`. The API server refused to send their changes, ended the "
+        "watch or did not answer.",
+        _WAIT,
+    ),
     # The webhook.
     "certificates of the webhook cannot be renewed": About(
-        "The webhook cannot write its Secret, or the `caBundle` of its configuration.",
+        "The webhook cannot write the Secret with its certificates, or the `caBundle` of its webhook configuration.",
         "Install the chart of this version again, which grants the rights. [alerts.md](../runbooks/alerts.md) "
         "says how to see until when the certificate is valid.",
     ),
@@ -288,13 +346,13 @@ LOG_LINES: Final[dict[str, About]] = {
         "Find out which program calls the webhook.",
     ),
     "answered a request with status": About(
-        "The request was too large (413). Or it was too slow, or there were too many requests at once (429). "
-        "After 429 the API server asks again.",
+        "The request was too large (413), or the connection ended early (400). Or it was too slow, or there were "
+        "too many requests at once (429). After 429 the API server asks again.",
         "For 413, make the object smaller. If 429 lasts, raise `webhook.replicas` in the chart.",
     ),
     # The node agent.
     "before this start cannot be restored": About(
-        "The node agent cannot read or write its checkpoint.",
+        "The node agent cannot read or write its checkpoint, its files about prepared claims.",
         _DISK,
     ),
     "that the controller noted on a claim": About(
@@ -303,16 +361,21 @@ LOG_LINES: Final[dict[str, About]] = {
         "the annotation.",
     ),
     "cannot be listed now": About(
-        "The node agent cannot read its record of changed devices.",
+        "The node agent cannot read its record of the MIG instances and GPU settings that it made.",
         _DISK,
     ),
     "cannot be undone now": About(
         "The node agent cannot remove MIG instances or MPS settings of ended pods.",
         "Read the error. Mostly a process still uses the device: end this process.",
     ),
-    "are undone later": About("The GPU driver refused or was busy.", "Nothing. The agent tries again."),
+    "are undone later": About(
+        "The node agent could not yet remove the MIG instances or settings that it made for this claim. The GPU "
+        "driver refused or was busy.",
+        "Nothing. The agent tries again.",
+    ),
     "names other GPUs than the claim's allocation": About(
-        "A person or program changed the claim's configuration after the controller wrote it.",
+        "The controller writes the order in which CUDA lists the pod's GPUs. A person or program changed this "
+        "part of the claim.",
         "If the pod needs the order of its GPUs, delete the pod. The new pod gets a new claim.",
     ),
     "cannot check whether processes use": About("The GPU driver did not answer.", "Run `nvidia-smi` on the node."),
@@ -321,11 +384,13 @@ LOG_LINES: Final[dict[str, About]] = {
         "Add the type to `nccl.servers` in the policies file ([policies.md](policies.md#nccl)).",
     ),
     "Claim NAMESPACE/NAME: REASON": About(
-        "`NCCL_IB_HCA` is not set in the pod's containers. The Event `NoNearNICs` says the same.",
+        "REASON says why the node agent did not set `NCCL_IB_HCA` in the pod's containers. The Event "
+        "`NoNearNICs` says the same.",
         "Follow [nics.md](../tasks/nics.md#have-nccl-use-the-near-ones).",
     ),
     "NCCL gets no topology file": About(
-        "The node agent does not know the PCI tree of the machine, or the server below a virtual machine.",
+        "The topology file tells NCCL how GPUs and network cards are connected. The node agent does not know the "
+        "PCI tree of the machine, or the server below a virtual machine.",
         "Add the server to `nccl.servers` in the policies file. Until then NCCL measures the machine itself.",
     ),
     "CDI files cannot be updated": About(
@@ -333,19 +398,25 @@ LOG_LINES: Final[dict[str, About]] = {
         _DISK,
     ),
     "and the API server does not show the claim": About(
-        "A checkpoint entry on the node is damaged, and the API server did not answer.", _WAIT
+        "The checkpoint is the node agent's files about prepared claims. The entry of this claim is damaged, and "
+        "the API server did not answer.",
+        _WAIT,
     ),
     "This version cannot rebuild its checkpoint entry": About(
-        "The node agent was rolled back while pods of the newer version run.",
+        "The node agent was rolled back while pods of the newer version run. The checkpoint is its files about "
+        "prepared claims.",
         "Nothing. The kubelet unprepares the claim when the pod ends.",
     ),
-    "Its checkpoint entry was rebuilt": About("The node agent was rolled back while pods run.", _NOTHING),
+    "Its checkpoint entry was rebuilt": About(
+        "The node agent was rolled back while pods run. The checkpoint is its files about prepared claims.", _NOTHING
+    ),
     "its checkpoint entry cannot be rebuilt": About(
-        "A device of the claim is no longer on the node, or this version does not know it.",
-        "If the pod runs, do nothing. If it does not start, delete it.",
+        "The checkpoint is the node agent's files about prepared claims. A device of the claim is no longer on "
+        "the node, or this version does not know it.",
+        "If the pod of the claim runs, do nothing. If it does not start, delete the pod.",
     ),
     "cannot be compared with those of the API server": About(
-        "The node agent cannot read a file, or another agent has the lock.",
+        "The node agent cannot read one of its files, or another node agent has locked the prepared claims.",
         _DISK,
     ),
     "GPU UUID gets no new pods": About(
@@ -356,7 +427,8 @@ LOG_LINES: Final[dict[str, About]] = {
         "The GPU driver did not answer, or a file cannot be read.", "Run `nvidia-smi` on the node."
     ),
     "UID cannot be unprepared": About(
-        "The GPU driver refused, or the node agent cannot write to the disk.",
+        "The pod of the claim has ended, and the node agent cannot undo what it prepared. The GPU driver "
+        "refused, or the node's disk cannot be written.",
         "Read the error, and remove its cause. The agent tries again.",
     ),
     "without a call of the kubelet": About(
@@ -365,29 +437,38 @@ LOG_LINES: Final[dict[str, About]] = {
         _NOTHING,
     ),
     "were made again": About(
-        "A program reset the GPU or destroyed its instances while a pod used them.",
+        "A program reset the GPU or destroyed its MIG instances while a pod used them. The node agent made the "
+        "claim's devices again.",
         "If the pod fails, delete it. Its owner creates it again.",
     ),
     "are gone or cannot be checked": About(
-        "A program reset the GPU or destroyed its instances, and they cannot be created again.",
+        "A program reset the GPU or destroyed the MIG instances of the claim, and the node agent cannot make "
+        "them again.",
         "Read the error. If the pod cannot use its GPU, delete the pod.",
     ),
-    "because it does not exist any more": About("A checkpoint entry was damaged, and its claim is gone.", _NOTHING),
+    "because it does not exist any more": About(
+        "The checkpoint is the node agent's files about prepared claims. The entry of this claim was damaged, "
+        "and the claim is gone.",
+        _NOTHING,
+    ),
     "which has an unreadable checkpoint entry, cannot be unprepared": About(
-        "The checkpoint entry of the claim is damaged. The node agent cannot remove what it prepared.",
+        "The checkpoint is the node agent's files about prepared claims. The entry of this claim is damaged, so "
+        "the node agent cannot undo what it prepared.",
         _DISK,
     ),
     "The status of claim": About(
-        "The API server refused the status of the claim, or did not answer.",
+        "The API server refused to write the claim's status, or did not answer.",
         _WRITE,
     ),
     "is gone together with its GPU": About(
         "The GPU was lost while a pod used it.",
         "Run `gputopo health`: it names the repair.",
     ),
-    "the record of its changed devices was unreadable": About("A file of the agent was damaged.", _DISK),
+    "the record of its changed devices was unreadable": About(
+        "The file in which the node agent records the MIG instances and settings that it made was damaged.", _DISK
+    ),
     "is free again": About(
-        "An administrator declared that a lost GPU was removed.",
+        "A slot is the number that a GPU keeps in its machine. An administrator declared that a lost GPU was removed.",
         _NOTHING,
     ),
     "The table of slots (": About(
@@ -395,15 +476,16 @@ LOG_LINES: Final[dict[str, About]] = {
         _DISK,
     ),
     "The slots of these GPUs are unknown": About(
-        "Files of the table were damaged or of a newer version, so the node agent renamed them.",
+        "The table of slots keeps the number of each GPU in its machine. Its files were damaged or of a newer "
+        "version, so the node agent renamed them.",
         "Do what the message says ([node.md](../internals/node.md#numbers-of-gpus)).",
     ),
     "The file of slot": About(
-        "The node agent cannot change a file of the table of slots.",
+        "The node agent cannot change a file of the table in which it keeps the number of each GPU.",
         _DISK,
     ),
     "The list of network cards": About(
-        "The node agent cannot read or write its list.",
+        "The node agent cannot read or write the file in which it lists the node's network cards.",
         _DISK,
     ),
     "CDI files with its old devices": About(
@@ -424,12 +506,12 @@ LOG_LINES: Final[dict[str, About]] = {
         "If GPUs were lost, run `gputopo health`: it names the repair.",
     ),
     "PROBLEM": About(
-        "The node agent could not read a fact about the machine. The line names the part of the machine, "
-        "the fact and the answer.",
+        "PROBLEM has three parts: a part of the machine, a fact about it, and the answer. The node agent could "
+        "not read this fact.",
         "Nothing in most cases: the agent works without this fact. If a GPU is left out, run `gputopo health`.",
     ),
     "GPUs of another vendor are ignored": About(
-        "A node agent publishes GPUs of one vendor only.",
+        "LEFT_OUT names these GPUs. A node agent publishes GPUs of one vendor only.",
         "To choose the vendor, set `discovery` in the chart.",
     ),
     "GPU UUID: FAULT_TEXT. ADVICE": About(
@@ -441,7 +523,7 @@ LOG_LINES: Final[dict[str, About]] = {
         "mount `/` of the host at `/host`.",
     ),
     "Events about unhealthy GPUs": About(
-        "The node agent cannot read its checkpoint.",
+        _CHECKPOINT,
         _DISK,
     ),
     "cannot measure whether GPUs are idle": About(
@@ -449,12 +531,12 @@ LOG_LINES: Final[dict[str, About]] = {
     ),
     "was just written by a newer version": About("A newer agent runs at the same time, as in an upgrade.", _NOTHING),
     "The node agent renamed it": About(
-        "A file of the agent is damaged, or of a newer version.",
-        "If the file is newer, do nothing. If it is damaged, check the node's disk. The agent rebuilds the "
-        "entry from the API.",
+        "A file of the node agent is damaged, or a newer version wrote it.",
+        "If a newer version wrote the file, do nothing. If it is damaged, check the node's disk. The agent "
+        "writes the file again from what the API server knows.",
     ),
     "The kubelet does not get the health": About(
-        "The node agent cannot read its checkpoint.",
+        _CHECKPOINT,
         _DISK,
     ),
     "The sockets of the plugin were removed": About(
@@ -462,26 +544,33 @@ LOG_LINES: Final[dict[str, About]] = {
         "Find out which program removes them, and stop it.",
     ),
     "The kubelet refused to register": About(
-        "The kubelet does not accept the plugin.",
-        "Check that the kubelet has version 1.34 or later, and that `kubeletRoot` of the chart is its folder.",
+        "The kubelet does not accept the node agent as a DRA plugin.",
+        "Check that the kubelet has version 1.34 or later, and that the chart value `kubeletRoot` is the "
+        "kubelet's folder.",
     ),
-    "are not finished": About("The GPU driver or the API server is slow.", "Nothing. The kubelet calls again."),
+    "are not finished": About(
+        "The node agent stops. A call of the kubelet still waits for the GPU driver or the API server, which is slow.",
+        "Nothing. The kubelet calls again.",
+    ),
     "the kubelet cancelled the call": About(
-        "The call lasted longer than the kubelet waits.",
+        "CALL is `prepare` or `unprepare`. The call lasted longer than the kubelet waits.",
         "Nothing. The kubelet calls again. If it happens again and again, read the log lines before this one.",
     ),
     "CALL of claim NAMESPACE/NAME failed: TEXT": About(
-        "The node agent cannot prepare or unprepare the claim now. The Event `FailedPrepareDynamicResources` "
-        "of the pod has the same text.",
+        "CALL is `prepare` or `unprepare`. The node agent cannot do this for the claim now. The pod's Event "
+        "`FailedPrepareDynamicResources` has the same text.",
         "Find the text in [On the node](#on-the-node).",
     ),
-    "failed with an internal error": About("The node agent has a bug.", _BUG),
+    "failed with an internal error": About("CALL is `prepare` or `unprepare`. The node agent has a bug.", _BUG),
     "did not end and is killed": About("An MPS daemon or server did not end within seconds.", _NOTHING),
     "of its MPS shares cannot be resized": About(
-        "The files in `/dev/shm` of the shares need more space than the new size.",
+        "All MPS shares of a GPU have one `/dev/shm`. Its files need more space than the new size in the "
+        "policies file.",
         "End the pods that use shares of this GPU.",
     ),
-    "internal error. The supervisor": About("The MPS supervisor has a bug.", _BUG),
+    "internal error. The supervisor": About(
+        "The MPS supervisor, which starts and checks the MPS daemon of each GPU, has a bug.", _BUG
+    ),
     "died together with its clients": About(
         "The MPS daemon of a GPU ended. All pods that share the GPU lost it.",
         "Restart the pods that share the GPU. If it happens often, read the daemon's log on the node, by "
@@ -493,7 +582,8 @@ LOG_LINES: Final[dict[str, About]] = {
         "([mig-and-shares.md](../internals/mig-and-shares.md)).",
     ),
     "MPS of ": About(
-        "The MPS daemon of a GPU cannot be started, ended or checked.",
+        "NAME is a GPU, and the error follows. The GPU's MPS daemon cannot be started, ended or checked. "
+        "`wanted.json` is the file in which the node agent requests the daemon.",
         "Read the error, and remove its cause.",
     ),
     "The ports of the network cards": About("The node agent has a bug, or `/sys` has an unexpected form.", _BUG),
@@ -501,9 +591,12 @@ LOG_LINES: Final[dict[str, About]] = {
         "The driver of the network cards hangs.",
         "Run `dmesg` on the node, and look for errors of the network cards.",
     ),
-    "cannot find out which gpu.topology devices": About("The API server did not answer.", _WAIT),
+    "cannot find out which gpu.topology devices": About(
+        "The node agent reads this from the ResourceClaims. The API server did not answer.", _WAIT
+    ),
     "refuses slices with the optional fields": About(
-        "The API server refuses ResourceSlices with taints, shares or counters.",
+        "The optional fields of ResourceSlices are for taints, shares and MIG slices (counters). The API server "
+        "refuses ResourceSlices with these fields.",
         "Read the error. If the API server does not know the fields, upgrade Kubernetes.",
     ),
     "and MPS is off": About(
@@ -522,33 +615,39 @@ LOG_LINES: Final[dict[str, About]] = {
         "`DRAConsumableCapacity` for `shares`, `DRAPartitionableDevices` for `counters`.",
     ),
     "its MIG mode is off": About(
-        "MIG mode starts only at a reset of the GPU. The Event `MigModeOff` has the same text.",
+        "The policies file divides this GPU into MIG slices, and the GPU driver turns on MIG mode only at a "
+        "reset of the GPU. The Event `MigModeOff` has the same text.",
         "End the pods on the GPU, then run the commands in the line.",
     ),
     "slices of them, which GPUs of": About(
-        "GPUs of AMD and Ascend cannot be divided. The Event `GPUFractionsUnsupported` has the same text.",
+        "WORD is a vendor. GPUs of AMD and Huawei (Ascend) cannot be divided. The Event "
+        "`GPUFractionsUnsupported` has the same text.",
         "Find `GPUFractionsUnsupported` in [Events](#events).",
     ),
     "ResourceSlices of this node cannot be written": About(
-        "The API server refused or did not answer.",
+        _WRITE_FAILED,
         _WRITE,
     ),
     "cannot read which claims are prepared": About(
-        "The node agent cannot read its checkpoint.",
+        _CHECKPOINT,
         _DISK,
     ),
     "does not keep these fields": About(
-        "The API server is older than the fields, or a feature gate is off.",
-        "Upgrade to Kubernetes 1.36 or later. The driver works without the fields ([ServerLacks](#events)).",
+        "NAME is a ResourceSlice, and REFUSED names the fields. The API server is older than these fields, or a "
+        "feature gate is off.",
+        "Upgrade to Kubernetes 1.36 or later. The driver works without the fields ([ServerLacks](#events) says "
+        "what it lacks).",
     ),
     "keeps changing this node's slices": About(
-        "Two node agents run on the node, or a program changes ResourceSlices of this driver.",
+        "Two node agents run on the node, or another program changes the ResourceSlices of this driver.",
         "Run `kubectl get daemonsets -A`, and remove the second installation.",
     ),
-    "modes of GPUs (whole, shared or MIG)": About("A file of the agent cannot be read or written.", _DISK),
-    "The mode of GPU": About("A file of the agent is damaged.", _DISK),
+    "modes of GPUs (whole, shared or MIG)": About(
+        "The node agent cannot read or write this file on the node's disk.", _DISK
+    ),
+    "The mode of GPU": About("The file PATH of the node agent, which has the mode of this GPU, is damaged.", _DISK),
     "cannot be labelled for containers": About(
-        "The file system does not support SELinux labels.",
+        "The file system of PATH does not support SELinux labels.",
         "Mount the file system with an SELinux label: the mount option `context=`.",
     ),
     "was not made by this driver and stays": About(
@@ -556,7 +655,8 @@ LOG_LINES: Final[dict[str, About]] = {
         "Destroy this MIG instance with `nvidia-smi mig -dci` and `-dgi`.",
     ),
     "stays in MIG mode": About(
-        "The node agent cannot turn off MIG mode, mostly because a program uses the GPU.",
+        "The last MIG slice of the GPU ended, so the node agent turns off MIG mode. This failed, mostly because a "
+        "program uses the GPU.",
         "End programs that use the GPU, such as dcgm.",
     ),
     "so its MIG mode was turned off": About(
@@ -564,10 +664,12 @@ LOG_LINES: Final[dict[str, About]] = {
         "Nothing. To create instances by hand, write `mig: static` for the GPU in the policies file.",
     ),
     "that no claim of this node created": About(
-        "A person or program created a MIG instance.",
+        "A person or program created a MIG instance on a GPU on which the driver creates the instances.",
         "Destroy this instance with `nvidia-smi mig`, or write `mig: static` for the GPU in the policies file.",
     ),
-    "had lost its compute mode": About("A program or a reset changed the compute mode.", _NOTHING),
+    "had lost its compute mode": About(
+        "GPUs with MPS shares need the compute mode `EXCLUSIVE_PROCESS`. A program or a reset changed it.", _NOTHING
+    ),
     "enters MIG mode at its next reset": About(
         "The GPU driver refused to cancel the request for MIG mode.",
         "Run `nvidia-smi -i GPU -mig 0` on the node.",

@@ -27,8 +27,8 @@ class EventAbout(NamedTuple):
 
 REASONS: Final[dict[str, Cure]] = {
     "no eligible node has such a free set": Cure(
-        "Some nodes have a set of GPUs as requested. In each of these sets, other pods use some GPUs, or "
-        "some GPUs are unhealthy.",
+        "Nodes that the pod can use have a set of GPUs as requested. In each of these sets, other pods use some "
+        "GPUs, or some GPUs are unhealthy.",
         "Run `gputopo explain`: it names the pods that must end first. `gputopo health` lists the unhealthy GPUs.",
     ),
     "no node of this cluster has such a set, even if all its GPUs are free": Cure(
@@ -36,24 +36,30 @@ REASONS: Final[dict[str, Cure]] = {
         "Request fewer GPUs, or remove an annotation that restricts the set, such as "
         "`gpu.topology/require-nvlink`. `gputopo free` shows the sets that exist.",
     ),
-    "no node has GPUs of vendor": Cure(
+    "no node has GPUs of vendor …, only of": Cure(
         "The pod requests GPUs of a vendor that no node has. A pod that names no vendor requests NVIDIA GPUs.",
-        "Write the limit of a vendor that the nodes have, or the annotation `gpu.topology/vendor` "
-        "([vendors.md](../tasks/vendors.md)).",
+        "In the container's limits, write the resource of a vendor that the nodes have, such as `amd.com/gpu`. "
+        "Or write the annotation `gpu.topology/vendor` ([vendors.md](../tasks/vendors.md)).",
     ),
     "no eligible node has room for it": Cure(
-        "Other pods use the GPUs that could have the share or MIG slice.",
+        "`it` is the share or MIG slice that the pod requests. On the nodes that the pod can use, other pods "
+        "leave too little of each GPU.",
         "Wait until a pod on these GPUs ends, or request a smaller share or MIG slice.",
     ),
-    "Another namespace uses fractions of": Cure(
-        "GPUs have room for the share or MIG slice. The policies file says `exclusiveTo: namespace` for them, and "
-        "another namespace uses fractions of them now.",
+    "Another namespace uses fractions of GPUs with room for it": Cure(
+        "Some GPUs have room for the requested share or MIG slice. The policies file lets only one namespace at "
+        "a time use fractions of these GPUs (`exclusiveTo: namespace`). Another namespace uses them now.",
         "Wait until the pods of that namespace end. `gputopo explain` says how many GPUs are affected, and "
         "how much of them is free.",
     ),
-    "has room for it, even if the GPU is empty": Cure(
+    "no GPU that nodes offer as … has room for it, even if the GPU is empty": Cure(
         "The share or MIG slice is larger than any GPU that the policies file divides into shares or MIG slices.",
         "Request a smaller share or MIG slice.",
+    ),
+    "no node of this cluster has room for all of it, even if the node is empty": Cure(
+        "The containers of the pod request several shares or MIG slices. All of them must be on one node, and no node "
+        "has enough GPUs that the policies file divides.",
+        "Request fewer or smaller shares or MIG slices in one pod.",
     ),
     "no node offers GPUs as shares": Cure(
         "The pod requests a share. The policies file divides no GPU into shares.",
@@ -65,8 +71,8 @@ REASONS: Final[dict[str, Cure]] = {
     ),
     "No node offers GPUs of this driver": Cure(
         "No node agent has published a GPU.",
-        "Run `kubectl -n gpu-topology get daemonset`. If no agent runs, give the nodes a label from "
-        "`node.gpuLabels` of the chart. If agents run, read their logs.",
+        "Run `kubectl -n gpu-topology get daemonset`. If no agent runs, give the nodes a label that the chart "
+        "value `node.gpuLabels` lists. If agents run, read their logs.",
     ),
     "No node with GPUs can run this pod": Cure(
         "All nodes are left out. The reason names the causes.",
@@ -76,48 +82,51 @@ REASONS: Final[dict[str, Cure]] = {
         "The reason names the nodes that are left out, with the causes.",
         "Find the causes in [Nodes that are left out](#nodes-that-are-left-out).",
     ),
-    "can use only the nodes of that placement": Cure(
-        "The tentative placement of the pod ended. The pod's node affinity still allows only the nodes of "
-        "this placement.",
+    "The pod was placed before and can use only the nodes of that placement": Cure(
+        "The pod had a tentative placement, which ended. For this placement the controller limited the pod's "
+        "node affinity to some nodes. Kubernetes does not allow a wider node affinity later.",
         "Delete the pod. Its owner creates it again.",
     ),
-    "are reserved for this workload": Cure(
-        "The controller reserved these GPUs for the pod. Later pods do not get them. Pods that already run on "
-        "them are not ended.",
-        "Wait. If the reason names a pod without `max-duration`, wait until that pod ends, or end it.",
+    "GPUs on … are reserved for this workload": Cure(
+        "The controller keeps these GPUs for the pod or gang. Later pods do not get them. Pods that already run "
+        "on them are not ended.",
+        "Wait. If the reason names a pod without `max-duration`, the controller does not know when that pod "
+        "ends. Wait until it ends, or end it.",
     ),
     "GPUs that are reserved for a workload that has waited longer are left out": Cure(
         "The controller keeps some free GPUs for another pod or gang ([tenants.md](../tasks/tenants.md#reservations)).",
-        "Run `gputopo queue`: it names that pod or gang. To use these GPUs, write a "
-        "`gpu.topology/max-duration` with which the pod ends before the last running pod there. If the "
-        "end of a running pod is unknown, the pod must end within 5 minutes.",
+        "Run `gputopo queue`: it names that pod or gang. Your pod gets these GPUs now if its "
+        "`gpu.topology/max-duration` (its longest run time) is short enough. It must end before the last of the "
+        "pods that run on these GPUs. If the end of one of them is unknown, it must end within 5 minutes.",
     ),
-    "the preemption of": Cure(
+    "Waiting for the preemption of": Cure(
         "The controller ends pods or gangs of lower priority for this pod ([preemption.md](../tasks/preemption.md)).",
-        "Wait. The named pods or gangs end by the time in the reason. If one of them does not end, the "
-        "controller stops this attempt soon after.",
+        "Wait. The named pods or gangs end by the time in the reason. If one of them has not ended by this time, "
+        "the controller soon stops this preemption.",
     ),
-    "need longer than its tentative placement lasts": Cure(
-        "Other pods must end for this pod. The API server or a webhook answers so slowly that they would "
-        "end after the tentative placement. So the controller ended no pod.",
+    "The pods that must end for this one need longer than its tentative placement lasts": Cure(
+        "The API server or a webhook answers slowly. So the other pods would end only after the time for which "
+        "the controller keeps GPUs for this pod. The controller ended no pod.",
         "List the admission webhooks, and look for a slow one: `kubectl get "
         "validatingwebhookconfigurations,mutatingwebhookconfigurations`. If there is none, raise "
         "`queue.preemption.marginSeconds` in the policies file.",
     ),
     "The pod is not handed over to kube-scheduler": Cure(
-        "The tenant of the namespace has a [partition](../tasks/tenants.md#what-only-the-scheduler-decides), "
-        "which kube-scheduler does not know.",
+        "With the annotation `gpu.topology/when-full: hand-over`, kube-scheduler chooses the GPUs if no place is "
+        "free. But the namespace's tenant may use only some GPUs, its "
+        "[partition](../tasks/tenants.md#what-only-the-scheduler-decides), which kube-scheduler does not know.",
         "Create the pod without the annotation `gpu.topology/when-full: hand-over`. Or ask an "
         "administrator to write `schedulerPlaced: allow` under `tenants.NAME` in the policies file.",
     ),
-    "did not end in time to release its GPUs": Cure(
-        "A pod had to end for this one. It still exists after its grace period and a margin.",
+    "Pod … did not end in time to release its GPUs": Cure(
+        "The controller ended that pod to free its GPUs for this one. That pod still exists after its grace "
+        "period and a margin.",
         "Look at the finalizers of that pod, and check whether its node is gone. The controller can choose "
         "other pods next.",
     ),
-    "begins before this pod would end": Cure(
-        "The controller chose a node for this pod, and other pods had to end there. Maintenance of that node "
-        "begins before this pod would end.",
+    "Maintenance of node … begins before this pod would end": Cure(
+        "The controller chose this node for the pod, and waited there for other pods to end. The node's "
+        "maintenance now begins too early for the pod.",
         "Nothing. The controller looks for another node.",
     ),
     "The scheduler finds no room for pod": Cure(
@@ -127,12 +136,13 @@ REASONS: Final[dict[str, Cure]] = {
         "of them several times, delete the pod.",
     ),
     "Handed over to the scheduler": Cure(
-        "The pod says `when-full: hand-over`, and no place was free. Or the scheduler refused three nodes for "
-        "a rule that only the scheduler can evaluate. The scheduler now chooses the GPUs.",
+        "The pod has the annotation `gpu.topology/when-full: hand-over`, and no place was free. Or the scheduler "
+        "refused three nodes for a rule that only the scheduler can evaluate. The scheduler now chooses the GPUs.",
         "Nothing. `kubectl describe pod` shows what the scheduler says.",
     ),
-    "has not bound pod": Cure(
-        "No scheduler has reported anything for 30 s.",
+    "has not bound pod …. If there is no such scheduler, delete the pod": Cure(
+        "The controller has chosen GPUs for the pod. For 30 s no scheduler has bound the pod, or has reported "
+        "why it cannot.",
         "Check whether the scheduler of `spec.schedulerName` runs.",
     ),
     "The scheduler tries no pod of PodGroup": Cure(
@@ -145,84 +155,88 @@ REASONS: Final[dict[str, Cure]] = {
     ),
     "The scheduler finds no room for another pod of PodGroup": Cure(
         "kube-scheduler places the pods of a PodGroup together. It found no room for another one, so it placed none.",
-        "Read the reason of that pod: it says `The scheduler finds no room for pod`.",
+        "Read the reasons of the PodGroup's other pods. One of them says `The scheduler finds no room for pod`, "
+        "with the scheduler's message.",
     ),
     "The pod was bound to node": Cure(
         "A person or program bound the pod without allocating its claim. The pod never starts.",
         "Delete the pod. Then check whether the scheduler of `spec.schedulerName` allocates claims.",
     ),
-    "removes scheduling gate": Cure(
+    "Waiting until another controller removes scheduling gate": Cure(
         "Another controller set a scheduling gate on the pod. Until it removes the gate, this driver keeps no "
         "GPUs for the pod.",
         "Look at the controller that set the gate. For `kueue.x-k8s.io/admission`, run `kubectl describe "
         "workload`. [claims.md](../tasks/claims.md#in-a-queue-of-kueues) says what Kueue admits.",
     ),
-    "are assessed": Cure(
-        "The pod's claim is on a node with a kind of machine for which the controller has no tables yet.",
+    "Waiting until the GPUs of node … are assessed": Cure(
+        "The controller has chosen GPUs of this node. For each kind of machine it once computes tables of all "
+        "GPU sets. The tables for this node's kind are not ready.",
         "Wait a few seconds. If this lasts, read `GPUs not assessed yet` in [Nodes that are left "
         "out](#nodes-that-are-left-out).",
     ),
-    "was revoked several times": Cure(
+    "The placement of this pod was revoked several times": Cure(
         "The controller revoked several tentative placements of the pod, each soon after it was made. The "
         "reason names the cause. The controller now tries the pod more rarely, at last every two minutes.",
         "Find the program that creates or changes claims of the pod: `kubectl get resourceclaims -A`. If "
         "there is no such program, report the problem with the controller's log.",
     ),
     "Waiting until the earlier claim": Cure(
-        "The claim of the earlier tentative placement still exists.",
+        "The pod's last tentative placement ended, and the controller deleted its claim. This claim still exists.",
         "Wait. If this lasts, look at the finalizers of the claim: `kubectl get resourceclaim NAME -o yaml`.",
     ),
-    "which gets a place for the shared claim": Cure(
-        "Several pods share one claim. The controller first chooses the GPUs for the pod that the reason names.",
+    "Waiting for pod …, which gets a place for the shared claim … first": Cure(
+        "Several pods share one claim (`gpu.topology/shared-claim`). The controller first chooses the GPUs for "
+        "the pod that the reason names.",
         "Read the reason of that pod. When it has GPUs, this pod gets the same.",
     ),
-    "was chosen for": Cure(
+    "The shared claim … was chosen for": Cure(
         "All pods of a shared claim must have the same request. This pod has another request than the first pod.",
         "Copy the GPU limits and annotations of the other pods, or write another name in `gpu.topology/shared-claim`.",
     ),
-    "which cannot run this pod": Cure(
+    "The shared claim … is on node …, which cannot run this pod": Cure(
         "The GPUs of the shared claim are on one node. This node cannot run the pod.",
         "Find the cause for that node in [Nodes that are left out](#nodes-that-are-left-out).",
     ),
-    "the limit of Kubernetes": Cure(
+    "The shared claim … is in use by … pods, the limit of Kubernetes": Cure(
         "256 pods use the shared claim. Kubernetes allows no more.",
-        "Wait until one of them ends, or write another name in `gpu.topology/shared-claim`.",
+        "Wait until one of these pods ends, or write another name in `gpu.topology/shared-claim`.",
     ),
-    "is gone, all its pods have ended": Cure(
-        "The controller is deleting the shared claim of that name, because its pods have ended.",
+    "Waiting until claim … is gone, all its pods have ended": Cure(
+        "All pods that used this shared claim have ended, so the controller is deleting the claim.",
         "Wait half a minute. The pod then gets a new claim.",
     ),
-    "and its pods are gone": Cure(
+    "Waiting until the deleted claim … and its pods are gone": Cure(
         "A person or program deleted the shared claim of this pod. Other pods still use this claim.",
         "End those pods. The controller then creates a new claim.",
     ),
-    "the driver did not create it for sharing": Cure(
-        "Another claim already has the name in `gpu.topology/shared-claim`.",
-        "Use another name, or delete that claim.",
+    "Claim … exists, but the driver did not create it for sharing": Cure(
+        "The pod names a shared claim in `gpu.topology/shared-claim`. Another claim already has this name.",
+        "Write another name in the annotation, or delete that claim.",
     ),
-    "has no shared claim": Cure(
+    "gpu.topology/request has no shared claim": Cure(
         "A person or program changed the annotation `gpu.topology/request` that the webhook wrote, or the "
         "pod's entry in `spec.resourceClaims`.",
         "Delete the pod and create it again.",
     ),
-    "does not belong to this pod": Cure(
-        "A claim of that name exists, but it does not belong to this pod.",
+    "Claim … does not belong to this pod": Cure(
+        "The controller creates a claim for each pod. A claim with the name for this pod already exists, and "
+        "belongs to another object.",
         "Delete the pod and create it again.",
     ),
-    "is used by another pod": Cure(
+    "Claim … of this pod is used by another pod": Cure(
         "Another pod names this pod's claim in `spec.resourceClaims`.",
         "Delete that other pod.",
     ),
-    "was allocated while": Cure(
+    "Claim … was allocated while … had its scheduling gate": Cure(
         "The scheduler does not allocate a claim while its pod has the scheduling gate. A person or program "
         "changed the gate or the claim.",
         "Delete the pod. Its owner creates it again.",
     ),
-    "was changed": Cure(
+    "The annotation gpu.topology/request was changed": Cure(
         "A person or program changed the annotation that the webhook wrote.",
         "Delete the pod and create it again.",
     ),
-    "which the webhook writes, is missing": Cure(
+    "The annotation gpu.topology/request, which the webhook writes, is missing": Cure(
         "A person or program removed the annotation that the webhook wrote.",
         "Delete the pod and create it again.",
     ),
@@ -230,28 +244,30 @@ REASONS: Final[dict[str, Cure]] = {
         "Nodes that could run the pod have unhealthy GPUs. No new pod gets these GPUs.",
         "Run `gputopo health`: it lists these GPUs with the fault and the repair.",
     ),
-    "GPUs tainted by DeviceTaintRule": Cure(
+    "GPUs tainted by DeviceTaintRule … are left out": Cure(
         "An administrator's DeviceTaintRule taints these GPUs, mostly for maintenance.",
         "Wait until the administrator deletes the rule. `kubectl get devicetaintrules` lists the rules.",
     ),
-    "Only GPUs in the partition of tenant": Cure(
-        "The namespace's tenant has a [partition](../tasks/tenants.md#partitions). No GPU in it is free for this pod.",
+    "Only GPUs in the partition of tenant … can be used": Cure(
+        "The namespace's tenant may use only the GPUs in its [partition](../tasks/tenants.md#partitions). None "
+        "of them is free for this pod.",
         "End a pod in that partition, or add GPUs to `tenants.NAME.partition` in the policies file.",
     ),
-    "GPUs in the exclusive partition of another tenant": Cure(
-        "Another tenant has an exclusive [partition](../tasks/tenants.md#partitions). This pod cannot use its GPUs.",
+    "GPUs in the exclusive partition of another tenant are left out": Cure(
+        "Only the pods of another tenant may use the GPUs in its exclusive "
+        "[partition](../tasks/tenants.md#partitions).",
         "End a pod that uses GPUs outside that partition, or make `tenants.NAME.partition` smaller in the policies "
         "file.",
     ),
     "exceeded quota": Cure(
-        "The ResourceQuota of the namespace does not allow one more claim.",
+        "A ResourceQuota of the namespace does not allow one more claim.",
         "End a pod of the namespace, or raise the ResourceQuota: `kubectl get resourcequota -n NAMESPACE`.",
     ),
-    "quota: tenant": Cure(
-        "With this pod or its gang, the tenant would use more GPUs than its [cap](../tasks/tenants.md#caps). "
-        "Or the cap allows only some GPU products, and other pods use these.",
-        "Wait until some of the named pods end, request less, or ask for a higher cap. `gputopo tenants` shows "
-        "all caps.",
+    "quota: tenant … may use": Cure(
+        "With this pod or its gang, the tenant would use more GPUs than its [cap](../tasks/tenants.md#caps) in "
+        "the policies file. A cap can count all GPUs or only some GPU products.",
+        "`Refused by quota`: the pod or gang alone exceeds the cap. Request less, or ask for a higher cap. "
+        "`Waiting for quota`: wait until pods of the tenant end. `gputopo tenants` shows all caps.",
     ),
     "The tenant of the namespace is not known yet": Cure(
         "Some tenants select namespaces by labels, and the controller cannot read namespaces yet.",
@@ -267,24 +283,24 @@ REASONS: Final[dict[str, Cure]] = {
         "many are tainted.",
     ),
     "no node with free GPUs was found yet": Cure(
-        "The nodes tried so far have free GPUs, but not the [NICs](../tasks/nic-claims.md) of the claim. "
-        "The controller limits the search. So it did not try some nodes, or some plans for the gang.",
+        "The nodes tried so far have free GPUs, but not the [NICs](../tasks/nic-claims.md) that the claim "
+        "requests. The controller limits the search, so it has not tried all nodes, or all plans for the gang.",
         "If the reason says `Other nodes are tried next`, wait a few seconds. If it says `Not all … were "
         "tried` for minutes, end pods whose GPUs are near free NICs.",
     ),
     "Not all combinations that the claim allows were tried": Cure(
-        "The claim allows more combinations of [NICs](../tasks/nic-claims.md) than the controller tries at "
-        "once. None of the combinations that it tried has a place.",
+        "The claim allows more combinations of [NICs](../tasks/nic-claims.md) than the controller tries at once. "
+        "It found no free combination among those that it tried.",
         "Wait a few seconds: the controller tries others. If this lasts, write requests that fewer NICs match.",
     ),
-    "Remove this constraint from the template": Cure(
-        "The template has a constraint that GPUs and NICs have the same value of an attribute. No node has "
-        "such a pair.",
+    "no NIC of any node has the same … as a GPU. Remove this constraint from the template": Cure(
+        "A constraint in the template requires that GPUs and NICs have the same value of an attribute. No node "
+        "has a GPU and a NIC with the same value.",
         "Remove the constraint from the ResourceClaimTemplate, then create the pod again.",
     ),
     "Waiting until the slices of drivers": Cure(
-        "The pod is the first one that requests NICs. The controller is reading the ResourceSlices of the NIC "
-        "drivers that the reason names.",
+        "The pod is the first one that requests NICs. The controller is reading the ResourceSlices of the named "
+        "NIC drivers.",
         "Wait a second. If this lasts, read the controller's log.",
     ),
     "Waiting for DeviceClass": Cure(
@@ -301,20 +317,21 @@ REASONS: Final[dict[str, Cure]] = {
         "Create the template, or correct the name.",
     ),
     "Waiting until the pod's scheduler has bound other pods of this namespace": Cure(
-        "The pod's scheduler does not react, so the controller makes no more tentative placements for it now.",
-        "Follow the row `has not bound pod`.",
+        "The pod's scheduler does not bind the pods for which the controller has chosen GPUs. So the controller "
+        "chooses GPUs for no more pods of this scheduler.",
+        "Check whether the scheduler of `spec.schedulerName` runs.",
     ),
-    "no scheduler with the pod's schedulerName": Cure(
-        "No scheduler with the pod's `schedulerName` has bound a pod with a claim yet. Until then the "
-        "controller tries only one workload of the tenant at a time.",
+    "no scheduler with the pod's schedulerName has bound a pod with a claim yet": Cure(
+        "The controller does not know whether a scheduler with this name runs. Until this scheduler binds a pod "
+        "with a claim, the controller tries only one workload (pod or gang) of the tenant at a time.",
         "Check `spec.schedulerName`, and whether that scheduler runs.",
     ),
-    "A webhook may delay them": Cure(
+    "Waiting for answers to earlier writes in this namespace. A webhook may delay them": Cure(
         "The API server does not answer writes in this namespace. The webhook of another program may be the cause.",
         "List the admission webhooks: `kubectl get "
         "validatingwebhookconfigurations,mutatingwebhookconfigurations`. Check whether each one answers.",
     ),
-    "other programs change the quota of this namespace too often": Cure(
+    "Waiting to create the claim: other programs change the quota of this namespace too often": Cure(
         "Other programs change the ResourceQuota's usage all the time, so the API server could not count the "
         "claim. The controller tries again every second.",
         "Find out which program creates or deletes so many objects in the namespace.",
@@ -328,52 +345,60 @@ REASONS: Final[dict[str, Cure]] = {
 
 GANG_REASONS: Final[dict[str, Cure]] = {
     "Waiting for more pods of the gang": Cure(
-        "The gang needs more pods than exist. A succeeded pod needs no place. Failed pods and pods that are "
-        "being deleted do not count.",
-        "Look at the Events of the owner, and at a quota on pods. A PodGroup also counts pods without GPUs: "
-        "write the number of pods with GPUs as `gpu.topology/gang-size`.",
+        "The gang needs more pods than exist. A succeeded pod counts and needs no GPUs. Failed pods and pods "
+        "that are being deleted do not count.",
+        "Look at the Events of the object that creates the pods, and at a quota on pods. The size of a PodGroup "
+        "also counts pods without GPUs: write the number of pods with GPUs as `gpu.topology/gang-size`.",
     ),
-    "gang-size is missing": Cure(
+    "gpu.topology/gang-size is missing. Write the number of pods of the gang": Cure(
         "`gpu.topology/gang` has a name, but nothing says how many pods the gang has.",
         "Write `gpu.topology/gang-size` with the same value on all pods of the gang.",
     ),
-    "the size of the gang as gpu.topology/gang-size": Cure(
-        "The controller takes the size from the object that created the pods. This object does not exist or "
-        "cannot be read, as the reason says.",
-        "Write `gpu.topology/gang-size` on the pods. Or allow the controller to read objects of this kind: "
-        "`controller.gangOwners` of the chart.",
+    "write the size of the gang as gpu.topology/gang-size": Cure(
+        "The controller reads the gang's size in the object that created the pods, such as a Job. The reason "
+        "names this object and says why its size is not known: the object does not exist, or the controller "
+        "cannot read it.",
+        "Write `gpu.topology/gang-size` on the pods. Or allow the controller to read objects of this kind: the "
+        "chart value `controller.gangOwners`.",
     ),
     "It is not known which pods belong to the gang": Cure(
-        "The pod has `gang: auto`, but the driver does not know what created the pod.",
-        "Write a gang name, and `gpu.topology/gang-size`.",
+        "The pod has `gpu.topology/gang: auto`, but the controller does not know the object that created the pod.",
+        "Write the same name in `gpu.topology/gang` on all pods of the gang, and `gpu.topology/gang-size`.",
     ),
     "has no number of pods with GPUs": Cure(
         "The object that created the pods has no number of replicas, or the number is not between 1 and 9999.",
         "Write the number of replicas in that object, or `gpu.topology/gang-size` on the pods.",
     ),
     "cannot start as one gang": Cure(
-        "The owner creates some pods only after others run ([gangs.md](../tasks/gangs.md#who-cannot-be-in-one)).",
-        "Change the pods or their owner as the reason says.",
+        "The object that creates the pods creates some of them only after others run "
+        "([gangs.md](../tasks/gangs.md#who-cannot-be-in-one)).",
+        "Change that object as the reason says, or remove the gang annotations.",
     ),
-    "starts pods one by one": Cure(
-        "The pods have a gang annotation. Their PodGroup has the policy `basic`, which does not start pods together.",
+    "The PodGroup has the policy basic, which starts pods one by one": Cure(
+        "The pods have a gang annotation, so they must start together. The policy of their PodGroup does not "
+        "start them together.",
         "Write the policy `gang` in the PodGroup, or remove the gang annotations.",
     ),
-    "have no place for all of them at once": Cure(
-        "Each pod could have a place now, but not all of them together.",
+    "eligible nodes have no place for all of them at once": Cure(
+        "The gang's nodes have free GPUs for each pod alone, but not for all its pods together.",
         "Wait. `gputopo explain` names the pods that must end first.",
     ),
-    "the rules of the gang's pods about each other": Cure(
-        "Enough GPUs are free. But no plan meets the required (anti-)affinity or topology spread between the "
-        "gang's pods. The reason names each rule and a pod that has it.",
+    "no place was found for all of them at once": Cure(
+        "The pods of the gang have different requests. The controller found free GPUs for some of them, but not for "
+        "all of them together.",
+        "Wait. `gputopo explain` names the pods that must end first.",
+    ),
+    "No plan with the free GPUs meets the rules of the gang's pods about each other": Cure(
+        "Enough GPUs are free. The pods of the gang have required (anti-)affinity or topology spread for each "
+        "other. No choice of nodes meets these rules. The reason names each rule and a pod that has it.",
         "Wait, or relax a rule: `preferredDuringScheduling…`, `ScheduleAnyway`, a larger `maxSkew`. Check "
         "that the nodes have the label that the rule names.",
     ),
-    "has no place for all of them, even if all its GPUs are free": Cure(
+    "this cluster has no place for all of them, even if all its GPUs are free": Cure(
         "The cluster is too small for the gang, so waiting does not help.",
         "Use fewer or smaller pods, or remove requirements on nodes. `gputopo plan --gang 8x8` tries a size.",
     ),
-    "of them, even if it is empty": Cure(
+    "has room for … of …, even if it is empty": Cure(
         "The annotation `gpu.topology/near` requires one part of the network for the whole gang. No part "
         "at this level is large enough.",
         "In `gpu.topology/near`, write a wider level, or `preferred` before the level, such as `preferred leaf`.",
@@ -383,43 +408,44 @@ GANG_REASONS: Final[dict[str, Cure]] = {
         "Write one of the levels that the reason lists. The [policies file](policies.md#network) can define "
         "other levels.",
     ),
-    "there is no place now for": Cure(
-        "The gang runs. One of its pods was created after the others, or again after it ended. No place "
-        "near the others is free.",
+    "there is no place now for … of the pods": Cure(
+        "The gang runs. One of its pods was created later, for example to replace a lost pod. No free GPUs are "
+        "near the gang's other pods as the gang requires.",
         "Wait. `gputopo explain` names the pods that must end first.",
     ),
-    "the GPUs of the lost pod": Cure(
-        "A StatefulSet or a LeaderWorkerSet created the pod again at once. The pod gets the place of the lost "
-        "pod, whose claim still exists.",
+    "Waiting until the GPUs of the lost pod are free": Cure(
+        "A StatefulSet or a LeaderWorkerSet created a lost pod again at once. The new pod gets the lost pod's "
+        "GPUs. The lost pod's claim still exists.",
         "Wait. This takes a second.",
     ),
     "Waiting until the gang has been restarted": Cure(
         "The gang lost a pod, or only some of its pods run. The controller is about to restart the whole gang "
         "([gangs.md](../tasks/gangs.md#a-lost-member)).",
-        "Wait. If this lasts, check whether the owner has `spec.suspend: true`, and set it to `false`.",
+        "Wait. If this lasts, look at the object that created the pods, such as a Job. If it has `spec.suspend: "
+        "true`, set this field to `false`.",
     ),
-    "pods of the gang had a place in time": Cure(
-        "The scheduler did not bind all pods of the gang before the deadline, so the controller released all "
-        "places. The reason contains the scheduler's message about one pod.",
-        "Follow the row `The scheduler finds no room for pod`. The controller tries the gang again on the same nodes.",
+    "Only … of … pods of the gang had a place in time": Cure(
+        "The scheduler did not bind all pods of the gang before the deadline, so the controller released the "
+        "GPUs of all its pods. The reason contains the scheduler's message about one pod.",
+        "Follow the row `The scheduler finds no room for pod` above. The controller tries the gang again on the "
+        "same nodes.",
     ),
-    "can use only the nodes of an earlier plan": Cure(
-        "An earlier plan placed some pods of the gang. They can use only the nodes of that plan. The reason "
-        "says why these nodes do not suit.",
-        "If the chart allows the controller to suspend the owner, wait: the controller restarts the gang. "
-        "For a Job the value is `controller.gangOwners.Job.suspend: true`. If the chart does not allow "
-        "it, delete the pods of the gang.",
+    "Some pods of the gang can use only the nodes of an earlier plan": Cure(
+        "An earlier plan chose nodes for some pods of the gang. Kubernetes does not let these pods use other "
+        "nodes. The reason says why these nodes do not suit.",
+        "If the chart lets the controller suspend the object that creates the pods, wait: the controller "
+        "restarts the gang. For a Job the value is `controller.gangOwners.Job.suspend: true`. If the chart does "
+        "not, delete the pods of the gang.",
     ),
 }
 """The same of a pod in a gang."""
 
 CAUSES: Final[dict[str, str]] = {
     "too little cpu": (
-        "The pod requests more CPU than the other pods leave free on the node. Lower the request, or end a pod there."
+        "Other pods leave less CPU on the node than the pod requests. Lower the request, or end a pod there."
     ),
     "too little memory": (
-        "The pod requests more memory than the other pods leave free on the node. Lower the request, or end a "
-        "pod there."
+        "Other pods leave less memory on the node than the pod requests. Lower the request, or end a pod there."
     ),
     "not selected by the pod": (
         "The pod's `nodeSelector` or node affinity excludes the node. Change it if the pod can run there."
@@ -435,15 +461,17 @@ CAUSES: Final[dict[str, str]] = {
         "begins."
     ),
     "not ready": ("The node is not ready. Run `kubectl describe node NODE` and look at its conditions."),
-    "gone": ("The node does not exist, but its ResourceSlices do. If the node does not come back, delete them."),
+    "gone": (
+        "The node does not exist, but its ResourceSlices do. If the node does not come back, delete the ResourceSlices."
+    ),
     "GPUs not assessed yet": (
-        "The controller has not seen this kind of machine before. Wait a few seconds. If the agent publishes a "
-        "new kind of machine for the node again and again, wait up to ten minutes. If this lasts, look for an error "
-        "about the node in the controller's log."
+        "The controller has not seen this kind of machine before, and computes tables of its GPU sets. Wait a "
+        "few seconds. If the node's GPUs change again and again, wait up to ten minutes. If this lasts, look for "
+        "an error about the node in the controller's log."
     ),
     "GPUs that the controller cannot place pods on": (
-        "A node that the pod selects publishes a machine with more than 16 GPUs, or one that the controller "
-        "cannot use. Run `gputopo free`: it warns of each such node and says why."
+        "The node publishes a machine with more than 16 GPUs, or one that the controller cannot use. Run "
+        "`gputopo free`: it warns of each such node and says why."
     ),
     "excluded by the pod's anti-affinity or topology spread": (
         "The pod's required anti-affinity or topology spread excludes the node, because of pods on the node "
@@ -454,58 +482,65 @@ CAUSES: Final[dict[str, str]] = {
         "this affinity. Create a matching pod first, or relax the affinity."
     ),
     "a host port of the pod is in use": (
-        "Another pod on the node uses a host port of the pod. With `hostNetwork` all container ports are host "
-        "ports. Choose another port, or wait."
+        "Another pod on the node uses a host port that the pod requests. With `hostNetwork` all container ports "
+        "are host ports. Choose another port, or wait."
     ),
     "out of reach of the pod's volumes": (
         "A volume of the pod is in another zone or on other nodes. Or `allowedTopologies` of its StorageClass "
         "excludes the node. Use another volume, if the pod must run there."
     ),
     "out of reach of another claim of the pod": (
-        "A ResourceClaim of another driver is already allocated for the pod, and the node cannot use its "
-        "devices. `kubectl get resourceclaim NAME -o yaml` shows which nodes can: "
+        "Another driver's ResourceClaim is already allocated for the pod, and the node cannot use the devices of "
+        "this claim. `kubectl get resourceclaim NAME -o yaml` shows which nodes can: "
         "`status.allocation.nodeSelector`. Wait until such a node has free GPUs, or use another claim."
     ),
     "without the label kubernetes.io/hostname": (
-        "The pod has required node affinity terms. For such pods the controller needs this label, and a "
-        "person or program removed it. Restart the kubelet, which sets the label, or run `kubectl label "
+        "The pod has required node affinity terms. For such pods the controller needs this label on the node, "
+        "and a person or program removed it. Restart the kubelet, which sets the label. Or run `kubectl label "
         "node NODE kubernetes.io/hostname=HOSTNAME`."
     ),
     "its channel is taken by": (
-        "The pod requests a channel of a ComputeDomain, and each node has one. The claim or pod after `taken "
-        "by` uses it ([gangs.md](../tasks/gangs.md#multi-node-nvlink)). Wait until that pod ends."
+        "The pod requests a channel of a ComputeDomain, NVIDIA's object for NVLink between nodes. Each node has "
+        "one channel. The claim or pod after `taken by` uses it "
+        "([gangs.md](../tasks/gangs.md#multi-node-nvlink)). Wait until that pod, or the pod of that claim, ends."
     ),
     "without a channel of multi-node NVLink": (
-        "The pod requests a channel of a ComputeDomain, but the node has no device of "
-        "`compute-domain.nvidia.com`. Check whether NVIDIA's DRA driver runs on the node."
+        "The pod requests a channel of a ComputeDomain (NVLink between nodes), but the node has no device of the "
+        "driver `compute-domain.nvidia.com`. Check whether NVIDIA's DRA driver runs on the node."
     ),
     "labelled for another ComputeDomain": (
-        "The pod requests a channel of a ComputeDomain, but the node belongs to another domain. Wait until "
-        "that domain's pods end. `kubectl get nodes -L resource.nvidia.com/computeDomain` shows the domains."
+        "The pod requests a channel of a ComputeDomain (NVLink between nodes), but the node belongs to another "
+        "ComputeDomain. Wait until the pods of that ComputeDomain end. `kubectl get nodes -L "
+        "resource.nvidia.com/computeDomain` shows the ComputeDomain of each node."
     ),
     "too many selectors and tolerations": (
-        "The pod has more than 1,000 selectors and tolerations together. Remove some of them."
+        "The node selectors, node affinity terms and tolerations of the pod are more than 1,000 together. Remove "
+        "some of them."
     ),
 }
 """Why a node is left out."""
 
 ON_NODE: Final[dict[str, str]] = {
-    "is still held by": (
-        "The pod of the earlier claim is still ending, so its GPU is not released yet. Wait. If this lasts, "
-        "look at that pod."
+    "GPU … is still held by": (
+        "Another claim used the GPU before. Its pod is still ending, or the node agent is still undoing changes "
+        "for it. Wait. If this lasts, look at the pod of the claim that the Event names."
     ),
-    "belong to one namespace at a time": (
-        "Another namespace uses shares or MIG slices of the GPU. The pod's claim got this GPU without a "
-        "check by the controller ([parts.md](../tasks/parts.md#of-one-namespace-at-a-time)). Wait until "
-        "the claim that the Event names ends, or request the share or MIG slice by annotations, as the "
-        "Event says."
+    "fractions of GPU … belong to one namespace at a time": (
+        "Another namespace uses shares or MIG slices of the GPU. kube-scheduler allocated this GPU for the pod's "
+        "claim, and does not know the rule `exclusiveTo: namespace` "
+        "([parts.md](../tasks/parts.md#of-one-namespace-at-a-time)). Wait until the claim that the Event names "
+        "ends. Or request the share or MIG slice by annotations, as the Event says."
     ),
     "processes still use it": (
         "Processes that belong to no claim use the GPU. End the processes that the Event names."
     ),
-    "is not on node": ("The GPU is lost, or an administrator is replacing the GPU driver. Run `gputopo health`."),
-    "the driver does not answer": ("The GPU driver hangs ([node.md](../internals/node.md#a-driver-that-hangs))."),
-    "has not read the node's GPUs yet": ("The node agent has just started. If this lasts, read its log."),
+    "GPU … is not on node": ("The GPU is lost, or an administrator is replacing the GPU driver. Run `gputopo health`."),
+    "the GPU driver does not answer": (
+        "The vendor's driver on the node hangs. Follow [node.md](../internals/node.md#a-driver-that-hangs)."
+    ),
+    "the node agent has not read the node's GPUs yet": (
+        "The node agent has just started. If this lasts, read its log."
+    ),
 }
 """What the Event ``FailedPrepareDynamicResources`` says."""
 
@@ -513,15 +548,15 @@ EVENTS: Final[dict[str, EventAbout]] = {
     "WaitsForGPUs": EventAbout(
         "pod",
         "Warning",
-        "The pod has no place. The Event says why. The controller raises the Event's count instead of writing "
-        "it again.",
+        "The pod waits for a node with free GPUs. The Event says why. If the pod waits on, the controller raises "
+        "the Event's count instead of writing a new Event.",
         "Find the text in [Reasons of waiting pods](#reasons-of-waiting-pods).",
     ),
     "PlacedOnGPUs": EventAbout(
         "pod",
         "Normal",
-        "The pod got its place. The Event names the node, the GPUs, the links between the GPUs (`level`), "
-        "and the predicted bandwidth. It also names preferences that were not met.",
+        "The pod got its GPUs. The Event names the node, the GPUs, the links between the GPUs (`level`), and the "
+        "predicted bandwidth. It also names preferences that were not met.",
         "Nothing.",
     ),
     "ClaimNotUnderstood": EventAbout(
@@ -535,14 +570,15 @@ EVENTS: Final[dict[str, EventAbout]] = {
     "PoliciesInvalid": EventAbout(
         "ConfigMap of the policies file",
         "Warning",
-        "The file is invalid. The last valid file stays in force. `PoliciesValid` is the Event that ends this.",
-        "Correct the key that the Event names, run `gputopo policies check FILE` with your file, and upgrade "
-        "([wrong-policies.md](../runbooks/wrong-policies.md#repair)).",
+        "The policies file is invalid. The last valid file stays in force. After the repair the controller "
+        "writes the Event `PoliciesValid`.",
+        "Correct the key that the Event names, and run `gputopo policies check FILE` with your file. Then "
+        "upgrade the chart's release ([wrong-policies.md](../runbooks/wrong-policies.md#repair)).",
     ),
     "PoliciesValid": EventAbout(
         "ConfigMap of the policies file",
         "Normal",
-        "The file was invalid, and is valid again. It is in force. The Event has its digest.",
+        "The policies file was invalid, and is valid again. It is in force. The Event has the file's digest.",
         "Nothing.",
     ),
     "PodSecurityForbidsAgent": EventAbout(
@@ -571,8 +607,8 @@ EVENTS: Final[dict[str, EventAbout]] = {
         "Warning",
         "The controller ends the pod, because a pod or gang of higher priority needs its GPUs. The Event "
         "names that pod or gang.",
-        "Nothing. The pod's owner creates the pod again, and it waits for GPUs. To prevent this, give the pod "
-        "a higher PriorityClass.",
+        "Nothing. The pod's owner creates it again, and the new pod waits for GPUs. To prevent this, give the "
+        "pod a higher PriorityClass.",
     ),
     "SeveralTenants": EventAbout(
         "namespace",
@@ -584,8 +620,9 @@ EVENTS: Final[dict[str, EventAbout]] = {
     "GangBarrierUnavailable": EventAbout(
         "DeviceClass `seat.gpu.topology`",
         "Warning",
-        "The [gang barrier](../tasks/gangs.md#the-barrier) does not work, so pods of a gang can be bound one by "
-        "one. The Event says why: Kubernetes is older than 1.36, or the class is missing.",
+        "The [gang barrier](../tasks/gangs.md#the-barrier) lets no pod of a gang be bound before all its pods "
+        "have GPUs. It does not work now, so these pods can be bound one by one. The Event says why: Kubernetes "
+        "is older than 1.36, or the class is missing.",
         "Upgrade Kubernetes, or install the chart of this version.",
     ),
     "GPUsUnpublished": EventAbout(
@@ -601,15 +638,15 @@ EVENTS: Final[dict[str, EventAbout]] = {
     "GPUFractionsUnsupported": EventAbout(
         "node",
         "Warning",
-        "The policies file divides GPUs of this node into shares or MIG slices. GPUs of AMD and Ascend cannot "
-        "be divided, so they stay whole.",
+        "The policies file divides GPUs of this node into shares or MIG slices. GPUs of AMD and Huawei (Ascend) "
+        "cannot be divided, so pods get them only whole.",
         "Exclude these GPUs from the section `gpus` of the policies file ([policies.md](policies.md#gpus)).",
     ),
     "MigModeOff": EventAbout(
         "node",
         "Warning",
-        "The policies file divides this GPU into MIG slices. Its MIG mode is off and can start only at a reset. "
-        "The Event contains the commands.",
+        "The policies file divides a GPU of the node into MIG slices. The MIG mode of this GPU is off, and can "
+        "start only at a reset. The Event names the GPU and the commands.",
         "End the pods on the GPU, then run the commands.",
     ),
     "GPUUnhealthy": EventAbout(
@@ -643,26 +680,26 @@ EVENTS: Final[dict[str, EventAbout]] = {
     "NICPortSlow": EventAbout(
         "node",
         "Warning",
-        "A port is slower than other ports of the same kind on the node.",
+        "A port of a network card is slower than other ports of the same kind on the node.",
         "Reseat the cable and the transceiver. Check the speed and width of the switch port.",
     ),
     "NICPortFlapping": EventAbout(
         "node",
         "Warning",
-        "The link of a port went down three times or more within an hour. The Event says how often.",
+        "The link of a network card's port went down three times or more within an hour. The Event says how often.",
         "Check the cable, the transceiver and the switch port, as the Event says.",
     ),
     "NICPortErrors": EventAbout(
         "node",
         "Warning",
-        "The error counters of a port grow all the time, as with a bad cable. The Event names the counters "
-        "and their growth.",
+        "The error counters of a network card's port grow all the time, as with a bad cable. The Event names the "
+        "counters and their growth.",
         "Replace the cable or the transceiver, as the Event says.",
     ),
     "NICPortRecovered": EventAbout(
         "node",
         "Normal",
-        "The port has no problem any more.",
+        "A port of a network card had one of the four problems above, and has no problem any more.",
         "Nothing.",
     ),
 }

@@ -25,7 +25,8 @@ _HEAD: Final = """\
 Every message of the driver that you can meet, with its cause and what to do.
 
 Search this page for a part of the text that you see. An upper-case word, as NAME, stands for a name or a figure. `…`
-stands for any text. Written by `make reference` from the code.
+stands for any text. *The driver* is this DRA driver, *the GPU driver* is the GPU vendor's. Written by `make reference`
+from the code.
 
 | you see | read |
 |---|---|
@@ -95,6 +96,13 @@ def _reasons() -> Iterator[str]:
     yield (
         "The annotation `gpu.topology/reason` and the Event `WaitsForGPUs` contain these texts. The text around them "
         "differs from pod to pod.\nIf the API server or another webhook refuses the claim, the reason is its message.\n"
+        "\nThe rows use these terms ([all terms](glossary.md)):\n\n"
+        "- set: GPUs of one machine that a pod can get together\n"
+        "- share, MIG slice: the two forms of a fraction of a GPU\n"
+        "- place: the node and the GPUs that the controller chooses for a pod\n"
+        "- tentative placement: a place that the controller keeps for a pod until the scheduler has bound the pod\n"
+        "- tenant: a team, whose namespaces have common limits in the policies file\n"
+        "- shared claim: one ResourceClaim whose GPUs several pods use (`gpu.topology/shared-claim`)\n"
     )
     yield from _cures(REASONS)
     yield "### Reasons of gangs\n"
@@ -102,8 +110,8 @@ def _reasons() -> Iterator[str]:
     yield from _cures(GANG_REASONS)
     yield "## Nodes that are left out\n"
     yield (
-        "These texts say why a node with GPUs is left out. If a node has several causes, the reason names the first. "
-        "`too little` stands\nbefore any resource that the pod requests.\n"
+        "These texts say why a pod cannot use a node with GPUs. If a node has several causes, the reason names the "
+        "first. `too little` stands\nbefore any resource that the pod requests.\n"
     )
     yield from _table(
         ("it says", "what it means, and what to do"), ([_code(key), text] for key, text in CAUSES.items())
@@ -113,8 +121,9 @@ def _reasons() -> Iterator[str]:
 def _on_node() -> Iterator[str]:
     yield "## On the node\n"
     yield (
-        "The kubelet writes these texts into the Event `FailedPrepareDynamicResources`. The kubelet tries again by "
-        "itself. The node agent\nwaits if the problem can end by itself.\n"
+        "Before a pod starts, the kubelet lets the node agent prepare the pod's claim. If this fails, the kubelet "
+        "writes one of these texts\ninto the Event `FailedPrepareDynamicResources` of the pod, and tries again by "
+        "itself.\n"
     )
     yield from _table(("it says", "what it means"), ([_code(key), text] for key, text in ON_NODE.items()))
     yield "All texts that the node agent writes into this Event:\n"
@@ -124,8 +133,8 @@ def _on_node() -> Iterator[str]:
 def _events() -> Iterator[str]:
     yield "## Events\n"
     yield (
-        "The controller (`gpu-topology`) and the node agent (`gpu-topology-node`) write these Events. The meaning of a "
-        "reason never changes.\n"
+        "The controller (`gpu-topology`) and the node agent (`gpu-topology-node`) write these Events. The meaning of "
+        "an Event's reason never changes.\n"
     )
     rows = ([_code(reason), event.object, event.type, event.meaning, event.cure] for reason, event in EVENTS.items())
     yield from _table(("reason", "object", "type", "what it means", "what to do"), rows)
@@ -146,8 +155,9 @@ def _refusals() -> Iterator[str]:
         yield from _list(areas[title])
     yield "### Admission policies\n"
     yield (
-        "`ValidatingAdmissionPolicy … denied request` is followed by one of these texts. Most of them keep accounts of "
-        "the driver to what they need.\nIf the driver itself meets one, its version and the chart's differ.\n"
+        "`ValidatingAdmissionPolicy … denied request` is followed by one of these texts. Most of these policies limit "
+        "what the driver's own\nservice accounts may write. If the driver's log has such a text, the driver's version "
+        "and the chart's version differ.\n"
     )
     yield from _list(text for texts in message_source.policy_messages().values() for text in texts)
     yield "## Warnings\n"
@@ -166,7 +176,10 @@ def _refusals() -> Iterator[str]:
 
 def _log_lines() -> Iterator[str]:
     yield "## Log lines\n"
-    yield "All log lines of level warning and error. ERROR stands for the cause that the line itself names.\n"
+    yield (
+        "All log lines of level warning and error. ERROR stands for the cause that the line itself names. *Prepare* "
+        "and *unprepare*\nare the kubelet's calls to the node agent before a pod starts and after it has ended.\n"
+    )
     parts: dict[str, dict[str, list[LogLine]]] = {}
     for line in message_source.log_lines():
         key = about(line)

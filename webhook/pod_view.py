@@ -358,7 +358,8 @@ def decode(decoder: msgspec.json.Decoder[_T], text: bytes | Raw, where: str) -> 
     try:
         return decoder.decode(text)
     except (ValueError, RecursionError) as error:
-        raise WordError(f"The object is not a valid Pod: {where}{error}.") from None
+        problem = where + str(error)
+        raise WordError(f"The object is not a valid Pod: {problem}.") from None
 
 
 def plain(entry: PodClaim | UsedClaim | Named) -> Any:

@@ -34,7 +34,7 @@ def nccl() -> None:
 @nccl.command()
 @machine_options
 @click.option(
-    "--like", metavar="FILE|PROFILE", help="The server below a virtual machine. The file gets its PCIe paths."
+    "--like", metavar="FILE|PROFILE", help="The server below a virtual machine: its PCIe paths go into the file."
 )
 @click.option(
     "--bus-ids",

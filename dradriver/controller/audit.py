@@ -304,22 +304,19 @@ class Audit:
             key: Namespace and name of the object.
             correct: Corrects the cluster cache; None if the caller has corrected it already.
         """
+        name = "/".join(filter(None, key))
         metrics.DIFFERENCES.labels(record).inc()
         self._found += 1
         if self._found <= _MOST_LINES:
             logger.error(
-                "Cluster cache, %s of %s: different from the API server. The audit corrected it.",
-                record,
-                "/".join(filter(None, key)),
+                "Cluster cache, %s of %s: different from the API server. The audit corrected it.", record, name
             )
         try:
             if correct is not None:
                 correct()
         except Exception:
             if self._found <= _MOST_LINES:
-                logger.exception(
-                    "Cluster cache, %s of %s: the audit failed with an internal error.", record, "/".join(key)
-                )
+                logger.exception("Cluster cache, %s of %s: the audit failed with an internal error.", record, name)
 
 
 def _union(first: Mapping[K, object], *others: Iterable[K]) -> list[K]:

@@ -70,7 +70,7 @@ BUSBW: Final = Labelled(
 )
 WAITED: Final = Spans(
     "gpu_topology_pod_wait_duration_seconds",
-    "From a pod's creation to its being bound, of pods that the controller chose GPUs for.",
+    "Time from the creation of a pod to its binding, for pods whose GPUs the controller chose.",
     most=_NAMESPACES,
     buckets=(1, 2, 5, 15, 60, 300, 900, 3600, 14400, 43200, 172800),
     namespace="the pod's",
@@ -134,11 +134,11 @@ AGENT_GONE: Final = Amounts(
 )
 FREE_SETS: Final = Amounts(
     "gpu_topology_free_sets",
-    f"Disjoint sets of free GPUs, for each size alone. {_COUNTED}",
+    f"Sets of free GPUs without common GPUs, counted for each size as if it were the only one. {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
     gpus="1, 2, 4, 8, 16",
-    level=f"the worst step of their rings, {', '.join(level.value for level in Level)}; {ALONE} of 1 GPU",
+    level=f"the slowest link of their rings, {', '.join(level.value for level in Level)}; {ALONE} for 1 GPU",
 )
 FREE_WHOLE: Final = Amounts(
     "gpu_topology_gpus_free_whole",
@@ -148,7 +148,7 @@ FREE_WHOLE: Final = Amounts(
 )
 FRAGMENTED: Final = Amounts(
     "gpu_topology_gpus_fragmented",
-    f"Free whole GPUs in no free set of 8, or on smaller machines of the largest size of free_sets. {_COUNTED}",
+    f"Free whole GPUs in no free set of 8. On a smaller machine, its largest size in free_sets counts. {_COUNTED}",
     most=PRODUCTS,
     product=_PRODUCT,
 )
@@ -171,7 +171,7 @@ OLDEST_WAITING: Final = Gauge(
     f"kube-scheduler do not count. {_COUNTED}",
 )
 WAITING: Final = Gauge(
-    "gpu_topology_waiting_pods", "Pods that wait for a place; those of a gang, which wait together, count as one."
+    "gpu_topology_waiting_pods", "Pods that wait for GPUs. The pods of a gang, which wait together, count as one."
 )
 _WHO: Final = "a tenant of the policies file, or namespace/NAME of a namespace without a tenant"
 TENANT_GPUS: Final = Amounts(
@@ -232,7 +232,7 @@ GANGS: Final = Labelled(
 )
 GANG_START: Final = Histogram(
     "gpu_topology_gang_start_duration_seconds",
-    "From the creation of a gang's last pod to its start: all are allocated, or without a barrier one is bound.",
+    "Time from the creation of a gang's last pod until all its pods have GPUs, or until one is bound if no barrier is.",
     buckets=(0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200, 43200),
 )
 GIVEN_BACK: Final = Labelled(

@@ -32,6 +32,6 @@ OBJECTS: Final = Labelled(Gauge, "gpu_topology_reflector_objects", "Objects in a
 FAILED_HANDLERS: Final = Labelled(
     Counter,
     "gpu_topology_reflector_failed_handlers_total",
-    "Changes that were not taken in because of an error in this program. The controller's audit reads them later.",
+    "Changes of objects that this process did not take in, by a bug. The controller's audit corrects this later.",
     resource=PLURALS,
 )

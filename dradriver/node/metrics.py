@@ -103,7 +103,7 @@ GPUS_HELD: Final = Gauge(
 _NAMESPACE: Final = "namespace of claims"
 GPUS_BUSY: Final = Amounts(
     "gpu_topology_node_gpus_busy",
-    "Utilization of allocated GPUs at the last look. A GPU of 50 % counts as 0.5. GPUs that report none are left out.",
+    "Utilization of allocated GPUs, as last measured. A GPU of 50 % counts as 0.5. GPUs that report none are left out.",
     most=64,
     namespace=_NAMESPACE,
 )

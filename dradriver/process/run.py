@@ -56,7 +56,8 @@ def run(main: Coroutine[Any, Any, None]) -> int:
     except BaseExceptionGroup as group:  # main coroutines run their parts in a TaskGroup
         driver_errors, other_errors = group.split(DriverError)
         for error in _single_errors(driver_errors):
-            logger.error("This process stops: %s: %s", getattr(error, "reason", type(error).__name__), error)
+            reason = getattr(error, "reason", type(error).__name__)
+            logger.error("This process stops: %s: %s", reason, error)
         if other_errors is not None:
             logger.error("This process stops because of an internal error.", exc_info=other_errors)
         return 1

@@ -83,7 +83,8 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
     # One of the slices has the machine in an annotation. It is a text that says why if it cannot be read.
     machine = next((piece.machine for piece in current if piece.machine is not None), None)
     if isinstance(machine, str):
-        logger.warning("Pool %s: %s. No pod is placed on its GPUs.", name, machine.removesuffix("."))
+        error = machine.removesuffix(".")
+        logger.warning("Pool %s: %s. No pod is placed on its GPUs.", name, error)
     if machine is None or isinstance(machine, str):
         return None
     devices = {gpu.index: (resource_slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}

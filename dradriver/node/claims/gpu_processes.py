@@ -144,7 +144,7 @@ async def _processes_in_words(processes: Processes, own: Sequence[str], *, until
         async with asyncio.timeout_at(until):
             pids = await processes(own)
     except TimeoutError as error:
-        raise NotYetError("the driver does not answer, so whether processes are on the GPUs is not known") from error
+        raise NotYetError("the GPU driver does not answer whether processes use the GPUs") from error
     except DriverError as error:
         logger.warning("The node agent cannot check whether processes use the GPUs of a claim: %s", error)
         return None

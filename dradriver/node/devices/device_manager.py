@@ -222,7 +222,7 @@ class DeviceManager:
             async with asyncio.timeout(PATIENCE_S):
                 return await self._thread.run(work)
         except TimeoutError as error:
-            raise NotYetError(f"device {device}: the driver has not answered for {PATIENCE_S:.0f} s") from error
+            raise NotYetError(f"device {device}: the GPU driver has not answered for {PATIENCE_S:.0f} s") from error
         except OSError as error:
             raise NotYetError(f"device {device}: {error}") from error
 

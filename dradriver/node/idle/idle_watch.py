@@ -120,7 +120,7 @@ class IdleWatch:
                     await self.once()
                     failure = ""
                 except (DriverError, OSError, TimeoutError) as error:
-                    failure = str(error) or "the driver does not answer"
+                    failure = str(error) or "the GPU driver does not answer"
                 if failure and failure != self._said:
                     logger.warning("The node agent cannot measure whether GPUs are idle: %s", failure)
                 self._said = failure

@@ -135,7 +135,7 @@ async def test_processes_may_be_those_of_a_share_whose_entry_is_damaged(world: W
 
 async def test_a_driver_that_hangs_is_waited_for_by_the_first_share_alone(world: World) -> None:
     world.processes = TimeoutError()
-    with pytest.raises(NotYetError, match="the driver does not answer"):
+    with pytest.raises(NotYetError, match="the GPU driver does not answer"):
         await world.preparer().prepare(*part(world, "c"))
     world.processes = {}
     await world.preparer().prepare(*part(world, "c"))
@@ -187,7 +187,7 @@ async def test_a_driver_that_hangs_is_waited_for(world: World, monkeypatch: pyte
         return await running(gpus)
 
     monkeypatch.setattr(world, "running", hanging)
-    with pytest.raises(NotYetError, match="the driver does not answer"):
+    with pytest.raises(NotYetError, match="the GPU driver does not answer"):
         await world.preparer().prepare(*world.put(claim("c", [0])))
     assert now() <= BUDGET_S + 2
     waiting = asyncio.create_task(world.preparer().prepare(*world.put(claim("c", [0]))))

@@ -243,7 +243,7 @@ async def test_a_driver_that_hangs_is_said_and_what_it_does_late_is_undone(
     world.gpus.go_on.clear()
     preparer = patient(world)
     asked = world.halves("c", (0, 4))
-    with pytest.raises(NotYetError, match="the driver has not answered"):
+    with pytest.raises(NotYetError, match="the GPU driver has not answered"):
         await preparer.prepare(*asked)
     assert (world.checkpoint, list(world.made)) == ([], ["uid-c.0"])
     await preparer.prepare(*world.put(claim("whole", [5])))  # others do not wait for it
@@ -260,7 +260,7 @@ async def test_what_a_driver_does_late_is_over_before_another_instance_changes_a
     monkeypatch.setattr("dradriver.node.devices.device_manager.PATIENCE_S", 0.05)
     world.gpus.go_on.clear()
     asked = world.halves("c", (0, 4))
-    with pytest.raises(NotYetError, match="the driver has not answered"):
+    with pytest.raises(NotYetError, match="the GPU driver has not answered"):
         await patient(world).prepare(*asked)  # what it made is to be undone, too late
     monkeypatch.undo()
     again = asyncio.create_task(world.another().prepare(*asked))

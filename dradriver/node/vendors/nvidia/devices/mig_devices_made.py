@@ -108,7 +108,7 @@ class Mig:
             return Found(gpu, request._replace(name=pin.profile, start=pin.starts.get(gpu.uuid)))
         profiles = gpu.profiles
         if not profiles:
-            raise NotYetError(f"GPU {gpu.uuid}: the driver has not told its MIG profiles yet")
+            raise NotYetError(f"GPU {gpu.uuid}: the GPU driver has not reported its MIG profiles yet")
         all_slices = (max(profile.size for profile in profiles), max(profile.compute for profile in profiles))
         if (memory, compute) == all_slices and (gpu.mig is None or mig_devices.can_be_whole(gpu)):
             return None
