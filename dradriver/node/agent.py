@@ -313,11 +313,12 @@ class Agent:
         return {nic.name: (1,) for nic in machine.nics} if self._nics is None else self._nics.active()
 
     async def _withdraw(self) -> None:
-        """Remove the CDI specs of claims whose MIG instances or shares do not exist any more.
+        """Remove the CDI specs that are outdated because the GPUs' kernel driver was loaded again.
 
-        The agent calls this when the GPUs' kernel driver was loaded again: MIG instances and shares do not exist any
-        more then.
+        Numbers of device nodes may have changed, and MIG instances and shares do not exist any more. The machine watch
+        calls this between two readings.
         """
+        self._hardware.withdraw()
         await self._preparer.recover()
 
     def _mode_switched(self) -> None:

@@ -56,6 +56,8 @@ class Backend(NamedTuple):
             could use them; None if they may be published.
         log: The kernel log, with the reports of the vendor's driver; None for simulated GPUs.
         is_stale: Returns whether the driver was loaded again since the last reading.
+        withdraw: Removes the CDI specification of whole GPUs, because the driver was loaded again. It must not be
+            called while a reading runs.
         is_foreign: Returns whether a published GPU (uuid) belongs to another machine than this one, for example because
             a simulated node has another profile now.
         state_dir: Folder of the table that numbers the GPUs by their places (slots); None for the agent's own folder.
@@ -66,6 +68,7 @@ class Backend(NamedTuple):
     refused: Callable[[], str | None] = lambda: None
     log: KernelLog | None = None
     is_stale: Callable[[], bool] = lambda: False
+    withdraw: Callable[[], None] = lambda: None
     is_foreign: Callable[[str], bool] = lambda _: False
     state_dir: Path | None = None
 
@@ -126,6 +129,7 @@ def _amd(options: Options, root: Path, nics: KeptNics | None, *, prepares: bool)
         refused=lambda: gpus.refused,
         log=_log(options, AmdReports()),
         is_stale=gpus.is_stale,
+        withdraw=gpus.withdraw,
         state_dir=options.state_dir / AMD.word,
     )
 
@@ -159,7 +163,13 @@ def _nvidia(
             cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root, own_toolkit=own_toolkit
         )
     gpus = Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released, nics=nics)
-    return Backend(NVIDIA, gpus, log=_log(options, XidReports(words=xids)), is_stale=gpus.is_stale)
+    return Backend(
+        NVIDIA,
+        gpus,
+        log=_log(options, XidReports(words=xids)),
+        is_stale=gpus.is_stale,
+        withdraw=gpus.withdraw,
+    )
 
 
 def _log(options: Options, reports: Reports) -> KernelLog:

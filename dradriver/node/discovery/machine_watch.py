@@ -57,7 +57,8 @@ class MachineWatch:
             interval_s: Seconds between two readings.
             earlier: Returns the machine that an earlier agent published.
             is_stale: Returns whether the GPUs' kernel driver was loaded again since the last reading.
-            withdraw: Called when a reading becomes stale; removes CDI specifications that were made from the reading.
+            withdraw: Called when a reading becomes stale, and never while a reading runs; removes CDI specifications
+                that were made from the reading.
             slots: Numbers the GPUs of each reading by their slots; None keeps the driver's numbers.
         """
         self._is_stale = is_stale

@@ -99,7 +99,10 @@ class AmdGpus:
         Raises:
             SetupError: The machine cannot be read now. Its GPUs may be healthy.
         """
-        # 1. Read. The driver's load is noted before, so that ``is_stale`` sees whether it was loaded anew meanwhile.
+        if self.is_stale():
+            self.withdraw()
+
+        # 1. Read. The driver's load is noted before, so that ``is_stale`` sees whether it was loaded again meanwhile.
         began_s = time.monotonic()
         load = self._load_now()
         has_proc = os.path.exists(self._root / sysfs.CPUINFO)
@@ -138,6 +141,7 @@ class AmdGpus:
         machine, left_out = self._usable(reading)
         self._load = load
         if self.is_stale():
+            self.withdraw()
             raise SetupError("the driver was loaded again while its GPUs were read")
         self._tell((*reading.problems, *left_out))
 
@@ -146,15 +150,17 @@ class AmdGpus:
         return self._debounce.machine(machine) if machine.gpus else machine
 
     def is_stale(self) -> bool:
-        """Return whether amdgpu was loaded again since the last reading of AMD's GPUs.
+        """Return whether amdgpu was loaded again since the last reading of AMD's GPUs."""
+        return self._load is not None and not self._load.outlives(self._load_now())
 
-        If so, the CDI specification is removed, so that no container starts with the old numbers of device nodes.
+    def withdraw(self) -> None:
+        """Remove the CDI specification, whose numbers of device nodes are outdated.
+
+        Otherwise containers could start with the old numbers. The next reading makes the file again. The caller must
+        not call this while a reading runs, because both write the file.
         """
-        if self._load is None or self._load.outlives(self._load_now()):
-            return False
         if self._base is not None:
             self._base.keep({})
-        return True
 
     def _load_now(self) -> DriverLoad:
         return driver_load.read(self._root, _DRIVER)

@@ -115,6 +115,8 @@ class Hardware:
             DriverError: The machine cannot be read now; its GPUs may be healthy.
         """
         self.reset = frozenset()
+        if self.is_stale():
+            self.withdraw()
         if self._host_root != Path("/"):
             device_nodes.add_nodes(root / "dev" for root in (self._driver_root, self._host_root) if root is not None)
         # An open library is that of the old driver, and NVML refuses it.
@@ -136,23 +138,25 @@ class Hardware:
             raise SetupError(f"the host's {self._host_root / 'sys'} cannot be looked at: {error}") from error
 
     def is_stale(self) -> bool:
-        """Return whether NVIDIA's driver was loaded again since the last reading of its GPUs.
+        """Return whether NVIDIA's driver was loaded again since the last reading of its GPUs."""
+        return self._load is not None and not self._load.outlives(self._load_now())
 
-        If so, the base specification (the CDI file for whole GPUs) is removed, so that no container starts with the old
-        numbers of device nodes.
+    def withdraw(self) -> None:
+        """Remove the base specification (the CDI file for whole GPUs), whose numbers of device nodes are outdated.
+
+        Otherwise containers could start with the old numbers. The next reading makes the file again. The caller must
+        not call this while a reading runs, because the reading then takes the missing file for one that it cannot make.
         """
-        if self._load is None or self._load.outlives(self._load_now()):
-            return False
-        if self._base is not None:
-            try:
-                self._base.withdraw()
-            except OSError as error:
-                logger.error(
-                    "The CDI file cannot be removed after the GPU driver was loaded again, so "
-                    "containers may get another GPU than the allocated one: %s",
-                    error,
-                )
-        return True
+        if self._base is None:
+            return
+        try:
+            self._base.withdraw()
+        except OSError as error:
+            logger.error(
+                "The CDI file cannot be removed after the GPU driver was loaded again, so "
+                "containers may get another GPU than the allocated one: %s",
+                error,
+            )
 
     def _load_now(self) -> DriverLoad:
         return driver_load.read(self._host_root, _DRIVER)
@@ -190,6 +194,7 @@ class Hardware:
         machine, unnamed = self._usable(reading.machine)
         self._load = load
         if self.is_stale():
+            self.withdraw()
             raise SetupError("the driver was loaded again while its GPUs were read")
         self._tell((*reading.problems, *unnamed))
         return self._debounce.machine(machine)
@@ -225,6 +230,7 @@ class Hardware:
 
     def _none(self, said: str) -> Machine:
         if self.is_stale():
+            self.withdraw()
             self._load = self._load_now()
         # Those that were there are not lost.
         self.faults = dict.fromkeys(self._seen, (Fault("driver", "", f"the GPU has no driver: {said}"),))

@@ -239,6 +239,7 @@ def test_by_numbers_of_a_load_of_the_driver_that_is_over_no_container_starts(ser
     (bound / "fresh").symlink_to("../../../../devices")
     (bound / "fresh").rename(bound / busid)
     assert gpus.is_stale()
+    gpus.withdraw()
     assert not (tmp_path / "cdi" / GPU_FILE).exists()
     gpus.read()
     assert not gpus.is_stale()

@@ -364,6 +364,7 @@ def test_by_numbers_of_a_load_of_the_driver_that_is_over_no_container_starts(dgx
     assert nodes_by_gpu(folder) == {gpu.uuid: f"/dev/nvidia{gpu.index}" for gpu in dgx1.machine.gpus}
     load_module(dgx1)
     assert found.is_stale()
+    found.withdraw()
     assert not (folder / "gpu.topology-gpu.json").exists()
     minors = [3, 2, 1, 0, 7, 6, 5, 4]
     gpus = tuple(msgspec.structs.replace(gpu, minor=minors[gpu.index]) for gpu in dgx1.machine.gpus)
@@ -382,6 +383,29 @@ def test_by_numbers_of_a_load_of_the_driver_that_is_over_no_container_starts(dgx
     assert found.read().gpus == ()
     assert not found.is_stale(), "a node without GPUs is read no more often"
     found.close()
+
+
+def test_to_ask_whether_a_reading_is_stale_does_not_disturb_the_next_reading(dgx1: Server, tmp_path: Path) -> None:
+    """Calls of the kubelet ask while the reading runs in another thread."""
+
+    hardware: Hardware
+
+    def asked_after_each_step() -> float:
+        hardware.is_stale()
+        return time.monotonic()
+
+    base = BaseSpecification(
+        cdi_root=tmp_path / "cdi", host_root=dgx1.sys.root, driver_root=None, clock=asked_after_each_step
+    )
+    hardware = Hardware(driver_root=nvml.compiled(), host_root=dgx1.sys.root, base=base)
+    load_module(dgx1)
+    dgx1.sys.file("etc/cdi/nvidia.json", cdi_specification(dgx1.machine))
+    for _ in range(2):
+        assert len(hardware.read().gpus) == 8
+        assert len(nodes_by_gpu(tmp_path / "cdi")) == 8
+        load_module(dgx1)
+        base.withdraw()
+    hardware.close()
 
 
 def test_a_gpu_that_is_bound_again_makes_a_reading_stale_and_one_that_comes_or_goes_does_not(dgx1: Server) -> None:
