@@ -114,7 +114,8 @@ LOG_LINES: Final[dict[str, About]] = {
     "Idle workload NAMESPACE/NAME: internal error": About("The controller has a bug.", _BUG),
     "belong to several tenants": About(
         "The label selectors of several tenants select one namespace. The Event `SeveralTenants` says the same.",
-        "Change the tenants as the message says ([tenants.md](../tasks/tenants.md)).",
+        "Write the name of the namespace into one tenant. Or change the label selectors of the other tenants "
+        "([tenants.md](../tasks/tenants.md)).",
     ),
     "the Event SeveralTenants cannot be written": About(
         "The API server refused the Event, or did not answer.",
@@ -235,7 +236,7 @@ LOG_LINES: Final[dict[str, About]] = {
         "created another template under its name.",
         "Delete the template. The controller creates it again.",
     ),
-    "the Event about its template": About(
+    "the Event about its ResourceClaimTemplate": About(
         "The API server refused the Event, or did not answer.",
         _WAIT,
     ),

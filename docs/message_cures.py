@@ -141,8 +141,8 @@ REASONS: Final[dict[str, Cure]] = {
         "Nothing. `kubectl describe pod` shows what the scheduler says.",
     ),
     "has not bound pod …. If there is no such scheduler, delete the pod": Cure(
-        "The controller has chosen GPUs for the pod. For 30 s no scheduler has bound the pod, or has reported "
-        "why it cannot.",
+        "The controller has chosen GPUs for the pod. For 30 s the scheduler has neither bound the pod "
+        "nor reported why it cannot.",
         "Check whether the scheduler of `spec.schedulerName` runs.",
     ),
     "The scheduler tries no pod of PodGroup": Cure(

@@ -59,7 +59,8 @@ class TenantNow(msgspec.Struct, frozen=True, kw_only=True):
         waiting_pods: Number of its pods that wait for a place.
         waiting_gpus: Number of GPUs that these pods request; shares and slices count as fractions.
         highest_priority: The highest priority that its pods can have in the queue; None for no limit.
-        unmatched: Messages about its caps and its partition that select no GPU of the cluster.
+        unmatched: Messages about its caps, and its partition (the GPUs that the policies file limits it to), if they
+            select no GPU of the cluster.
     """
 
     tenant: str

@@ -72,8 +72,8 @@ class Taken(NamedTuple):
 def nothing_taken(fleet: Fleet, amounts: Ints | None, elsewhere: Mapping[str, int] | None = None) -> Taken:
     """Return the record for a gang that uses no GPUs of the fleet's nodes.
 
-    ``amounts`` are the free resources by row; None if only GPUs count. ``elsewhere`` is as in ``Taken``: GPUs of the
-    gang on nodes that the fleet does not know.
+    ``amounts`` are the free resources other than GPUs, by row (a node's index); None if only GPUs count. ``elsewhere``
+    is as in ``Taken``: GPUs of the gang on nodes that the fleet does not know.
     """
     zeros = np.zeros(len(fleet.nodes), dtype=np.int64)
     left = None if amounts is None else amounts.copy()

@@ -26,10 +26,10 @@ from dradriver.allocator.sets.subsets import Bools, Ints
 
 
 class Nodes(NamedTuple):
-    """The nodes of one kind that offer GPUs as fractions.
+    """The nodes of one node group that offer GPUs as fractions.
 
     Attributes:
-        group: The node group.
+        group: The node group: all nodes with the same kind of machine.
         rooms: The free capacity of their GPUs for shares and MIG slices.
         eligible: (nodes,) bool, which of them may be taken; None for all.
         suitable: Bit mask of the GPUs that the request accepts.

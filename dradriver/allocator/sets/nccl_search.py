@@ -6,7 +6,7 @@ stops when the channels carry all bandwidth that a GPU has. Then it may split fa
 many channels as rings. Source: NCCL's search.cc and topo.h, 2.26 to 2.30.
 
 A *third GPU* relays between two GPUs of a set that have no direct links. Shapes below: ``r`` is the number of rows
-(channel speeds that fit equally often, ``link_channels``), ``n`` the number of sets to evaluate.
+(``link_channels``: speeds of which equally many channels fit into each link), ``n`` the number of sets to evaluate.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ NOWHERE = int(PathType.SYS) + 1  # no PCIe path joins the set
 class Reach:
     """The paths between the GPUs of every set.
 
-    ``g`` is the number of GPUs, ``m`` of sets, ``r`` of rows (channel speeds that fit equally often,
-    ``link_channels``). GPUs are given as bit masks.
+    ``g`` is the number of GPUs, ``m`` of sets, ``r`` of rows (``link_channels``: speeds of which
+    equally many channels fit into each link). GPUs are given as bit masks.
 
     Attributes:
         sets: The m sets.

@@ -1,7 +1,7 @@
 """Finds bottlenecks: groups of GPUs that a larger set's rings must enter and leave.
 
 The module also counts how many of NCCL's channels can leave each group of GPUs. ``ring_capacity`` and ``chains`` use
-it. A *row* has all channel speeds that fit equally often into every wire (``link_channels``).
+it. A *row* has all channel speeds of which the same number of channels fits into each wire (``link_channels``).
 """
 
 from __future__ import annotations

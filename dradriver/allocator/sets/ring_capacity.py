@@ -6,7 +6,8 @@ shows; for these ``packed`` counts exactly. NCCL's search, which tries orders of
 always finds as many. Sources: NCCL's paths.cc and search.cc, 2.26 to 2.30. No parameter here is fitted.
 
 A *third GPU* relays between two GPUs of a set that have no direct links. In shapes, ``g`` is the number of GPUs, ``r``
-of rows (channel speeds that fit equally often, ``link_channels``), ``m`` of sets. All arrays are int16.
+of rows (``link_channels``: speeds of which equally many channels fit into each link), ``m`` of sets. All arrays are
+int16.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _UNDECOMPOSABLE = (4, 6)  # complete digraphs that are no sum of directed rings 
 class Room:
     """Upper bounds for the number of rings in the links of every set.
 
-    ``g`` is the number of GPUs, ``r`` of rows (channel speeds that fit equally often), ``m`` of sets.
+    ``g`` is the number of GPUs, ``r`` of rows, ``m`` of sets.
 
     Attributes:
         wires: The machine's wires.

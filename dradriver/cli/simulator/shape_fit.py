@@ -32,7 +32,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
         sizes: The sizes, in GPUs.
         shares: Share of the jobs by size, 0-1.
         scales: The scale of durations by size.
-        quantiles: The quantile function: seconds at ``_STEPS`` even steps of the share of jobs.
+        quantiles: The quantile function of durations: seconds at ``_STEPS`` even steps of the cumulative probability.
     """
 
     sizes: tuple[int, ...]

@@ -284,7 +284,10 @@ class TemplateWriter:
                 await self._record(about, f"ResourceClaimTemplate {key[1]} of the pod's claim {why}")
             except (ApiError, Unreachable) as error:
                 logger.warning(
-                    "Pod %s/%s: the Event about its template cannot be written: %s", pod.namespace, pod.name, error
+                    "Pod %s/%s: the Event about its ResourceClaimTemplate cannot be written: %s",
+                    pod.namespace,
+                    pod.name,
+                    error,
                 )
 
 

@@ -94,17 +94,19 @@ class Reconciler:
 
     async def run(self) -> None:
         """Compare prepared claims with the API (``once``) now and after every interval, until cancelled."""
-        logged = ""
+        logged_error = ""
         while True:
             pause_s = self._interval_s
             try:
                 await self.once()
-                logged = ""
+                logged_error = ""
             except (DriverError, OSError) as error:
                 pause_s = min(AGAIN_S, self._interval_s)
-                if str(error) != logged:
-                    logged = str(error)
-                    logger.error("The prepared claims cannot be compared with those of the API server: %s", logged)
+                if str(error) != logged_error:
+                    logged_error = str(error)
+                    logger.error(
+                        "The prepared claims cannot be compared with those of the API server: %s", logged_error
+                    )
             await asyncio.sleep(pause_s)
 
     async def once(self) -> None:
