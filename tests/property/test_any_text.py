@@ -26,6 +26,7 @@ def check(name: str, inputs: int, seed: int) -> None:
     assert parser.accepted > inputs // 50
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", READERS)
 def test_any_text_is_read_or_refused(name: str) -> None:

@@ -47,17 +47,20 @@ def test_every_invariant_holds_in_every_story(group: int) -> None:
     assert not found, "\n".join(f"seed {v.seed} at {v.at_s:.1f} s: {v.name}: {v.text}" for v in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", sampled(range(FEW), fast=1))
 @pytest.mark.parametrize("campaign", [*DRAWN, *BY_TENANTS])
 def test_every_invariant_holds_during_endless_disturbance(campaign: str, seed: int) -> None:
     assert run(seed, campaigns=[campaign]).violation is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", sampled(range(FEW), fast=1))
 def test_no_pod_is_ended_for_another_without_a_promise_nor_twice(seed: int) -> None:
     assert run(seed, campaigns=["preempting"]).violation is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", sampled(range(FEW), fast=1))
 def test_who_can_preempt_is_served_in_time_against_all_obstacles(seed: int) -> None:
     assert run(seed, campaigns=["adversaries"]).violation is None
@@ -80,6 +83,7 @@ def test_what_is_reserved_stays_so_and_costs_what_it_may(seed: int) -> None:
     assert run(seed, campaigns=["reservations"]).violation is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", sampled(range(FEW), fast=1))
 def test_two_sets_of_gangs_are_of_one_story(seed: int) -> None:
     assert run(seed, campaigns=["gangs_owned", "gangs_owned"]).violation is None

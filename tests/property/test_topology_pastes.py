@@ -185,6 +185,7 @@ def test_what_surrounds_a_matrix_is_undone(source: str, name: str) -> None:
     check(OWN[source], [HARMLESS[name]], random.Random(1), is_harmless=True)
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.parametrize("name", HARMLESS)
 @pytest.mark.parametrize("source", REAL)

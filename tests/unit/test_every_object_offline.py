@@ -13,6 +13,7 @@ from tests.effort import sampled
 OWN = [what for what in BUILDERS if not what.startswith("chart")]  # tests of the chart render it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", sampled(OWN, fast=10))
 def test_every_object_keeps_to_the_schemas(what: str) -> None:
     made = BUILDERS[what]("1.36.3")

@@ -100,6 +100,7 @@ def test_every_name_that_is_offered_is_there_and_no_other(package: object) -> No
         getattr(package, "Chooser")  # noqa: B009  # as a caller who misspells it
 
 
+@pytest.mark.slow
 def test_requests_and_policies_load_no_numpy_and_the_node_agent_and_the_webhook_neither() -> None:
     modules = "dradriver.allocator.request, dradriver.allocator.set_policies, dradriver.node.main, webhook.server"
     names = "Whole, Share, Mig, Constraint, NoPlaceError, POLICIES"

@@ -15,6 +15,7 @@ def found() -> dict[str, list[Metric]]:
     return metrics.everywhere()
 
 
+@pytest.mark.slow
 def test_every_metric_follows_the_convention(found: dict[str, list[Metric]]) -> None:
     assert all(found.values())
     said = {metric.name: metrics.faults(metric) for some in found.values() for metric in some}

@@ -37,6 +37,8 @@ from tests.fakes.owners import JOB_GROUP, job_pod, owned
 from tests.paths import REPO
 from tests.unit.documented import said
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT: Final = (REPO / "docs" / "runbooks" / "troubleshooting.md").read_text()
 MODULES: Final = [path.relative_to(REPO) for path in (REPO / "dradriver").rglob("*.py")]
 SOURCES: Final = {path: (REPO / path).read_text() for path in MODULES if "protos" not in path.parts}

@@ -61,6 +61,7 @@ def _row_of(answers: Answers, key: Key) -> Data | None:
 # Why pods wait.
 
 
+@pytest.mark.slow
 @EACH
 def test_every_tool_says_why_a_pod_waits_as_the_controller_says_it(site: Site, answers: Answers) -> None:
     for key, expected in site.waits.items():

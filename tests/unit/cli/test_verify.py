@@ -311,6 +311,7 @@ def _lacks(cluster: GpuCluster) -> None:
     cluster.put(RESOURCE_SLICES, piece)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "check", "status", "text"),
     [

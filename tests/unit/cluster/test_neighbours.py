@@ -260,6 +260,7 @@ async def test_a_spread_that_counts_no_pod_keeps_no_pod_away() -> None:
     assert len({node_of(cluster, name) for name in ("db-0", "db-1", "db-2")}) == 1
 
 
+@pytest.mark.slow
 async def test_among_very_many_pods_rules_are_left_to_the_scheduler() -> None:
     cluster = GpuCluster()
     cluster.node("a")

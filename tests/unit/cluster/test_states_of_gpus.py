@@ -28,6 +28,7 @@ MODES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ruled", ["", "one", "pool"])
 @pytest.mark.parametrize("tainted", [0, 1, 1000])
 @pytest.mark.parametrize("taint", ["mode-changes", "xid"])

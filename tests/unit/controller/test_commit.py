@@ -97,6 +97,7 @@ async def test_a_claim_of_a_gang_is_deleted_after_the_pause_if_the_server_itself
     assert bound(cluster, pods) == pods
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("barrier", [False, True])
 @pytest.mark.parametrize(
     "error", [ApiError(504, "Timeout"), ApiError(500, "InternalError", "x"), Unreachable("timeout", timed_out=True)]
@@ -124,6 +125,7 @@ async def test_the_last_gate_of_a_gang_is_tried_again_with_its_claim(
     assert bound(cluster, pods) == pods
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 2])
 async def test_gates_that_are_refused_in_a_pause_keep_no_gpus_from_others_for_long(size: int) -> None:
     cluster = nodes("ab", promise_s=300)

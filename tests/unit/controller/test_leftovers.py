@@ -149,6 +149,7 @@ async def test_gpus_promised_a_moment_ago_are_not_promised_again_before_any_even
     assert sorted((cluster.gpus("one")[1], cluster.gpus("two")[1])) == list(QUADS)
 
 
+@pytest.mark.slow
 async def test_of_nodes_that_came_and_went_no_set_of_claims_is_kept() -> None:
     cluster = GpuCluster()
     kept = list[int]()

@@ -139,6 +139,7 @@ PARTITION = b"tenants:\n  ours: {namespaces: [default], partition: {nodeSelector
 CAP = b"tenants:\n  ours: {namespaces: [default], cap: [{gpus: 4}]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policies", "claims"), [(PARTITION, {names.LABEL_PLACED}), (CAP, {names.LABEL_HANDED_OVER})])
 async def test_a_partition_keeps_it_from_the_scheduler(policies: bytes, claims: set[str]) -> None:
     cluster = GpuCluster(promise_s=300.0, unschedulable_s=5.0)

@@ -129,6 +129,7 @@ CAPPED = "tenants: {a: {namespaces: [default], cap: [{gpus: 2}]}}"
 DIVIDED = "tenants: {b: {namespaces: [other], partition: {nodes: [n1]}, exclusive: true}}"
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 @pytest.mark.parametrize(
     ("text", "placed", "why"),

@@ -387,6 +387,7 @@ async def test_gpus_of_a_gang_that_starts_again_are_counted_on() -> None:
     assert cluster.gpus("me")[0] == "a"
 
 
+@pytest.mark.slow
 async def test_gpus_are_counted_on_again_once_they_are_kept_no_more() -> None:
     cluster = await lost()
     cluster.pod("me", 8, priority=10)

@@ -183,6 +183,7 @@ def refuse_patch(it: Trains, job: str, error: ApiError) -> None:
     it.cluster.client.patch = patch  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("obstacle", [at_kueue, suspended, ended, gone, another, paused, in_vain, forbidden, denied])
 @pytest.mark.parametrize("which", [0, -1])
 async def test_no_owner_is_suspended_if_one_of_the_plan_cannot_be(

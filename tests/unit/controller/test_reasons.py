@@ -113,6 +113,7 @@ NO_PORTS = "0/2 nodes are available: 2 node(s) didn't have free ports for the re
 NO_ROOM = "The scheduler finds no room for pod p on its nodes: "
 
 
+@pytest.mark.slow
 async def test_a_pod_that_is_refused_on_each_node_goes_on_saying_why() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     for name in "abc":

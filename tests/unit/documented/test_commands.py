@@ -14,6 +14,7 @@ from dradriver.cli.main import main
 from tests.paths import REPO
 
 
+@pytest.mark.slow
 def test_the_page_is_up_to_date() -> None:
     # In a Python of its own: a command that was called here before keeps the options that it was called with.
     command = [sys.executable, "-m", "docs.commands", "--print"]

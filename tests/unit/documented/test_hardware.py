@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.settings import CONTAINERD, KUBERNETES_VERSIONS, NVIDIA_TOOLKITS
 from tests.paths import REPO
 from tests.unit.node.vendors.nvidia.discovery import test_drivers
@@ -37,6 +39,7 @@ def fakes(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_test_that_is_named_is_there() -> None:
     named = re.findall(r"`((?:unit|property|programs|contract|e2e)(?:/\w+)*(?:\.py)?)(?:::(\w+))?`", PAGE)
     assert len(named) > 50

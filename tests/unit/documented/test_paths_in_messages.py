@@ -33,6 +33,7 @@ def test_such_a_text_is_found() -> None:
     assert found == [": see docs/tasks/a.md"]
 
 
+@pytest.mark.slow
 def test_no_program_shows_a_path() -> None:
     shown = {
         f"{path.relative_to(REPO)}: {text}"

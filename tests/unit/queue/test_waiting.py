@@ -458,6 +458,7 @@ def seen(queue: Queue, most: int, *, work: Mapping[str, int]) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("namespace", ["m", "n"])
 def test_looks_at_gangs_that_cost_much_in_vain_let_others_have_their_turn(namespace: str) -> None:
     tenants = {"n": "new", "m": "old"} if namespace == "m" else {}

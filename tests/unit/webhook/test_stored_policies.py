@@ -92,6 +92,7 @@ async def test_an_error_of_the_whole_text_has_its_line(http: Http) -> None:
     assert response["status"]["message"].splitlines()[1].startswith("line 3: The text is not YAML: ")
 
 
+@pytest.mark.slow
 async def test_the_answer_is_bounded(http: Http) -> None:
     """Each of thousands of namespaces belongs to another tenant already."""
     tenants = "".join(f"  t{number:03}: {{namespaces: [x{', x' * 20}]}}\n" for number in range(700))
