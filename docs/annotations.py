@@ -95,7 +95,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "",
         "Which of equally good places the driver takes. It can also follow a policy: `policy: nvlink,pack`.",
     ),
-    names.PRODUCT: ("NVIDIA H100*", "Required: all GPUs have this product name. Upper and lower case differ."),
+    names.PRODUCT: ("NVIDIA H100*", "Required: all GPUs have this product name (case-sensitive)."),
     names.ARCHITECTURE: ("hopper", "Required: all GPUs have this architecture."),
     names.MIN_MEMORY: ("40Gi", "Required: each GPU has at least this much memory."),
     names.MIN_DRIVER: ("580.95.05", "Required: the node has this driver version or a later one."),
@@ -125,8 +125,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     ),
     names.WORKLOAD: (
         "",
-        "A type of job. It stands for the annotations that such jobs need "
-        "([what each stands for](policies.md#workloads)).",
+        "A type of job. It stands for the annotations that jobs of this type need ([list](policies.md#workloads)).",
     ),
     names.CLAIM: (
         "",
@@ -155,19 +154,19 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     ),
     names.MAX_DURATION: (
         "1h30m",
-        "The pod is ended this long after it starts on the node. The webhook writes it as "
-        "`spec.activeDeadlineSeconds`. If the pod has both, the smaller one counts. This pod can use "
-        "[reserved GPUs](../tasks/tenants.md#reservations).",
+        "The pod ends this long after its start on the node. The webhook writes the time into "
+        "`spec.activeDeadlineSeconds`. If the pod has both, the smaller value counts. The pod can use "
+        "[reserved GPUs](../tasks/tenants.md#reservations) if it ends early enough.",
     ),
     names.IDLE_TIMEOUT: (
         "30m",
-        "If the GPUs do no work for this long, the pod is warned and then ended. This needs a setting of the cluster "
-        "([idle.md](../tasks/idle.md)).",
+        "If the GPUs do no work for this long, the controller writes an Event and later ends the pod. This needs a "
+        "setting of the chart ([idle.md](../tasks/idle.md)).",
     ),
     names.GANG: (
         "train-1",
-        "The name of the gang: pods of a namespace with the same name belong together. With `auto`, the pods of one "
-        "owner do.",
+        "The name of the gang: all pods of a namespace with this name are one gang. With `auto`, the pods of one owner "
+        "are one gang.",
     ),
     names.GANG_SIZE: (
         "4-8",
@@ -184,8 +183,8 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     ),
     names.NEAR: (
         "leaf",
-        "Required: one part of the network at this level holds all pods. With `preferred leaf`, a wider level is "
-        "possible.",
+        "Required: one group of nodes at this level of the network, such as one leaf, holds all pods. With "
+        "`preferred leaf`, the driver can also use a wider level.",
     ),
     names.ON_MEMBER_LOSS: (
         "",
@@ -194,15 +193,13 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     ),
 }
 RESULTS: Final = {
-    names.ALLOCATED: "The UUIDs of the GPUs.",
+    names.ALLOCATED: "The UUIDs of the pod's GPUs.",
     names.RING_ORDER: "The indices of the GPUs on their node, in the order of the best ring.",
-    names.BANDWIDTH: "The rate of the slowest link of that ring in one direction, as in `min-bandwidth`. It is only on "
-    "pods without `busbw`, for example with AMD's GPUs. Pods with Huawei's NPUs do not have it, because the link rate "
-    "is "
-    "not published.",
-    names.BUSBW: "The all-reduce bus bandwidth that NCCL should reach, as nccl-tests counts it. A pod with one GPU "
-    "does "
-    "not have it.",
+    names.BANDWIDTH: "The rate of the slowest step of that ring in one direction, as in `min-bandwidth`. Only pods "
+    "without `busbw` have it, for example pods with AMD's GPUs. Pods with Huawei's NPUs do not have it, because Huawei "
+    "does not publish the link rates.",
+    names.BUSBW: "The predicted all-reduce bus bandwidth in GB/s, as nccl-tests counts it. A pod with one GPU does not "
+    "have it.",
     names.LEVEL: "The slowest kind of link in the ring: `nvlink`, `pcie-switch`, `pcie-root`, `numa` or `node` "
     "([compared with nvidia-smi](glossary.md#levels-and-nvidia-smis-words)).",
     names.FALLBACK: "The preferences that this set does not meet.",
@@ -212,7 +209,8 @@ RESULTS: Final = {
     names.RANK_HINT: "The pod's position in the order of its gang, from 0 "
     "([gangs.md](../tasks/gangs.md#what-is-written-back)).",
     names.GANG_NODES: "The nodes of the gang, in the order of the ranks.",
-    names.GANG_REACH: "What holds the nodes of the gang together: `node`, `fabric`, a network level, or `cluster`.",
+    names.GANG_REACH: "The narrowest level of the network that holds all nodes of the gang: `node`, `fabric`, another "
+    "level, or `cluster`.",
     names.GANG_BUSBW: "The all-reduce bus bandwidth in GB/s that is predicted for the whole gang.",
     names.REASON: "Why the pod waits. The Event `WaitsForGPUs` says the same.",
     names.IDLE_END: "When the pod is ended, unless its GPUs work until then. The Event `IdleGPUs` says the same "
@@ -264,7 +262,8 @@ def _of_policy() -> Iterator[str]:
         "root. Otherwise the pod waits."
     )
     yield f"| | {said} | {meaning} | |"
-    yield "| | a name of the [policies file](policies.md#policies) | What an administrator wrote under that name. | |"
+    meaning = "The annotations that an administrator wrote under that name."
+    yield f"| | a name of the [policies file](policies.md#policies) | {meaning} | |"
 
 
 def tables() -> dict[str, str]:
