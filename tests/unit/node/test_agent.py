@@ -299,10 +299,11 @@ async def test_a_status_that_an_agent_had_no_time_to_write_is_written_by_the_nex
             await eventually(lambda: patched("c"))
         assert not devices("c")
         refused.stop()
+        written = patched("other")  # the first agent writes it twice if it read the claim before its write was stored
         async with node.agent("pod-2"):
             await eventually(lambda: devices("c"))
         assert [entry["device"] for entry in devices("c")] == [device(0)]
-        assert patched("other") == 1
+        assert patched("other") == written
 
 
 async def test_while_the_driver_hangs_claims_are_given_back_and_slices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
