@@ -28,10 +28,10 @@ _HEAD: Final = """\
     helm install gpu-topology {name}-{version}.tgz --namespace gpu-topology --create-namespace
     helm test gpu-topology --namespace gpu-topology
 
-The nodes need the image: load it into their runtimes, or say by `image.repository` from where they pull it. A value
-that is not listed here is refused, and so is one of another kind. `helm show values` prints the file that this page is
-made from. The repository's `docs/start/install.md` says what a cluster needs, `docs/tasks/upgrading.md` how one release
-follows another.
+The nodes need the image: load it into their container runtimes, or set `image.repository` to its name in your registry.
+Helm refuses values that are not in these tables, and values of another kind. `helm show values` prints the source of
+this page. In the repository, `docs/start/install.md` says what a cluster needs, and `docs/tasks/upgrading.md` how to
+upgrade.
 """
 
 
