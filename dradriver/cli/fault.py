@@ -86,7 +86,8 @@ def _print_endings(healed: Mapping[str, Failure]) -> None:
         by_seconds.setdefault(max(KINDS[kind].leaves_s for kind in failure.kinds), []).append(name)
     for seconds, names in sorted(by_seconds.items()):
         gpus = ", ".join(sorted(names, key=natural))
-        click.echo(f"The faults of {gpus} and their taints end {f'{seconds:.0f} s later' if seconds else 'then'}.")
+        later = f"{seconds:.0f} s after that" if seconds else "at the same time"
+        click.echo(f"The faults of {gpus} and their taints end {later}.")
     if any(by_seconds):
         click.echo(
             f"A fault that came again within {CALM_S / 60:.0f} minutes stays four times as long as the last time, at "
@@ -97,6 +98,9 @@ def _print_endings(healed: Mapping[str, Failure]) -> None:
 def _print_broken(node: str, broken: Mapping[str, Failure]) -> None:
     gpus = ", ".join(sorted(broken, key=natural)) or "none"
     click.echo(f"Broken GPUs of node {node}: {gpus}. The node agent reads this within ten seconds.")
+    for kind in sorted({kind for failure in broken.values() for kind in failure.kinds}):
+        if seconds := KINDS[kind].comes_s:
+            click.echo(f"It reports the fault {kind} {seconds:.0f} s after that.")
 
 
 def _names(folder: Path, node: str, gpus: Sequence[str]) -> list[str]:

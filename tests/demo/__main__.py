@@ -23,6 +23,7 @@ def main() -> int:
     arguments = parser.parse_args()
     cluster = Cluster() if arguments.cluster == "local" else KindCluster()
     if arguments.down:
+        announce("taking the cluster away", 20)
         cluster.down()
         print("The cluster is gone.")
         return 0
@@ -36,7 +37,7 @@ def main() -> int:
     def step(text: str, usual_s: int) -> None:
         announce(f"[{time.monotonic() - begun:4.0f} s] {text}", usual_s)
 
-    step("bringing up a Kubernetes with two nodes", 15)
+    step("bringing up a Kubernetes with two nodes, unless it runs", 15)
     cluster.up()
     step("installing the driver from helm/gpu-topology-dra", 30)
     deploy.install(cluster)

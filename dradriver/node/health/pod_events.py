@@ -202,7 +202,7 @@ async def tell(events: Recorder, about: Reference, gpu: ReportedGpu, fault: Faul
         message=(
             f"{gpu.named}, fault {fault.kind}: {located(fault.described, node=gpu.node, uuid=gpu.uuid)}"
             if is_unhealthy
-            else f"{gpu.named}: the fault {fault.kind} is over ({fault.said})."
+            else f"{gpu.named}: the fault {fault.kind} is over. The fault was: {fault.said}."
         ),
         action="Watching",
     )

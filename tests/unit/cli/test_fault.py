@@ -58,20 +58,23 @@ def test_a_link_to_a_switch_is_missed_by_its_gpu_alone(tmp_path: Path) -> None:
 def test_what_is_broken_adds_up_and_is_repaired_one_by_one_or_all(tmp_path: Path) -> None:
     said = fault(tmp_path, "fail", "--node", NODE, "gpu-1", "--xid", "79").stdout
     assert said == f"Broken GPUs of node {NODE}: gpu-1. The node agent reads this within ten seconds.\n"
-    fault(tmp_path, "fail", "--node", NODE, "gpu-1", "--fault", "thermal")
+    said = fault(tmp_path, "fail", "--node", NODE, "gpu-1", "--fault", "thermal").stdout
+    assert said.endswith("reads this within ten seconds.\nIt reports the fault thermal 60 s after that.\n")
     fault(tmp_path, "fail", "--node", NODE, "gpu-2", "--lost")
     found = simulated(tmp_path)
     assert kinds(found) == {1: ["simulated fault: thermal", "XID 79 in the simulated kernel's log"]}
     assert [gpu.uuid for gpu in found.read().gpus] == [uuid(i) for i in (0, 1, 3, 4, 5, 6, 7)]
     healed = fault(tmp_path, "heal", "--node", NODE, "gpu-2").stdout
-    assert healed.endswith("The faults of gpu-2 and their taints end then.\n"), "a lost GPU is back at the next reading"
+    assert healed.endswith("The faults of gpu-2 and their taints end at the same time.\n"), (
+        "a lost GPU is back at the next reading"
+    )
     assert len(found.read().gpus) == 8
     healed = fault(tmp_path, "heal", "--node", NODE).stdout
     assert (
-        "The faults of gpu-1 and their taints end 300 s later.\nA fault that came again within 60 minutes stays four "
-        "times as long as the last time, at most 30 minutes.\n"
+        "The faults of gpu-1 and their taints end 300 s after that.\nA fault that came again within 60 minutes stays "
+        "four times as long as the last time, at most 30 minutes.\n"
     ) in healed
-    assert "later" not in fault(tmp_path, "heal", "--node", NODE).stdout
+    assert "end" not in fault(tmp_path, "heal", "--node", NODE).stdout
     assert (kinds(found), list(tmp_path.glob("*.json"))) == ({}, [])
 
 

@@ -103,7 +103,7 @@ async def test_the_node_is_told_of_a_free_gpu_that_is_lost_and_its_slice_keeps_t
             await eventually(lambda: len(events()) == 2 and lost() == [])
             assert events()[0] == (
                 "GPURecovered",
-                f"{where}: the fault lost is over (the GPU is not on the node any more).",
+                f"{where}: the fault lost is over. The fault was: the GPU is not on the node any more.",
             )
 
 

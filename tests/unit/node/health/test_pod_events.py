@@ -131,5 +131,5 @@ async def test_a_pod_is_told_which_gpu_what_is_wrong_and_what_to_do() -> None:
             f"Node gpu-7, GPU b, fault xid: {xid.said}: {xid.words}. {located(xid.advice, node='gpu-7')}",
             f"Node gpu-7, GPU3 (0000:4e:00.0, a), fault lost: {LOST.said}. "
             f"{located(LOST.advice, node='gpu-7', uuid='a')}",
-            f"Node gpu-7, GPU3 (0000:4e:00.0, a): the fault lost is over ({LOST.said}).",
+            f"Node gpu-7, GPU3 (0000:4e:00.0, a): the fault lost is over. The fault was: {LOST.said}.",
         ]
