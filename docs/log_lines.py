@@ -293,8 +293,8 @@ LOG_LINES: Final[dict[str, About]] = {
         "PLURAL is a kind of objects, such as `resourceslices`. The API server did not answer.", _WAIT
     ),
     "an event of the unknown type": About(
-        "PLURAL is a kind of objects, such as `pods`. The API server is newer than this driver, and reports a "
-        "change in an unknown form.",
+        "PLURAL names the objects, such as `pods`. KIND is the type of the watch's event, such as `ADDED`. The API "
+        "server is newer than this driver, and sends events of a type that this driver does not know.",
         "Nothing. If the line comes often, report it.",
     ),
     "Internal error: a handler of": About(
@@ -404,12 +404,14 @@ LOG_LINES: Final[dict[str, About]] = {
         _WAIT,
     ),
     "This version cannot rebuild its checkpoint entry": About(
-        "The node agent was rolled back while pods of the newer version run. The checkpoint is its files about "
-        "prepared claims.",
+        "The node agent was rolled back, and the pod of the claim still runs. The checkpoint is the node agent's files "
+        "about prepared claims.",
         "Nothing. The kubelet unprepares the claim when the pod ends.",
     ),
     "Its checkpoint entry was rebuilt": About(
-        "The node agent was rolled back while pods run. The checkpoint is its files about prepared claims.", _NOTHING
+        "The node agent was rolled back, and the pod of the claim still runs. The checkpoint is the node agent's files "
+        "about prepared claims.",
+        _NOTHING,
     ),
     "its checkpoint entry cannot be rebuilt": About(
         "The checkpoint is the node agent's files about prepared claims. A device of the claim is no longer on "
@@ -578,7 +580,8 @@ LOG_LINES: Final[dict[str, About]] = {
         "default in `/var/lib/kubelet/plugins/gpu.topology/mps/GPU/log`.",
     ),
     "a client of MPS changed a limit": About(
-        "A pod changed the limits of its GPU's MPS daemon. Containers that run as the daemon's user can do this.",
+        "A pod changed the limits of its GPU's MPS daemon. Root of a container can do this, because the daemon also "
+        "runs as root.",
         "Set `runAsNonRoot: true` or `hostUsers: false` in pods that share GPUs "
         "([mig-and-shares.md](../internals/mig-and-shares.md)).",
     ),

@@ -112,8 +112,8 @@ REASONS: Final[dict[str, Cure]] = {
         "`queue.preemption.marginSeconds` in the policies file.",
     ),
     "The pod is not handed over to kube-scheduler": Cure(
-        "With the annotation `gpu.topology/when-full: hand-over`, kube-scheduler chooses the GPUs if no place is "
-        "free. But the namespace's tenant may use only some GPUs, its "
+        "The pod has the annotation `gpu.topology/when-full: hand-over`: if no place is free, kube-scheduler takes "
+        "over the pod, and chooses GPUs when some become free. But the namespace's tenant may use only some GPUs, its "
         "[partition](../tasks/tenants.md#what-only-the-scheduler-decides), which kube-scheduler does not know.",
         "Create the pod without the annotation `gpu.topology/when-full: hand-over`. Or ask an "
         "administrator to write `schedulerPlaced: allow` under `tenants.NAME` in the policies file.",
@@ -136,8 +136,9 @@ REASONS: Final[dict[str, Cure]] = {
         "of them several times, delete the pod.",
     ),
     "Handed over to the scheduler": Cure(
-        "The pod has the annotation `gpu.topology/when-full: hand-over`, and no place was free. Or the scheduler "
-        "refused three nodes for a rule that only the scheduler can evaluate. The scheduler now chooses the GPUs.",
+        "There are two cases. The pod has the annotation `gpu.topology/when-full: hand-over`, and no place was free. "
+        "Or the pod, with or without the annotation, has a rule that [only the scheduler can "
+        "evaluate](limits.md#placement), and the scheduler refused three nodes. The scheduler now chooses the GPUs.",
         "Nothing. `kubectl describe pod` shows what the scheduler says.",
     ),
     "has not bound pod …. If there is no such scheduler, delete the pod": Cure(
@@ -171,7 +172,7 @@ REASONS: Final[dict[str, Cure]] = {
     "Waiting until the GPUs of node … are assessed": Cure(
         "The controller has chosen GPUs of this node. For each kind of machine it once computes tables of all "
         "GPU sets. The tables for this node's kind are not ready.",
-        "Wait a few seconds. If this lasts, read `GPUs not assessed yet` in [Nodes that are left "
+        "Wait a few seconds. If the reason stays, read `GPUs not assessed yet` in [Nodes that are left "
         "out](#nodes-that-are-left-out).",
     ),
     "The placement of this pod was revoked several times": Cure(
@@ -182,7 +183,7 @@ REASONS: Final[dict[str, Cure]] = {
     ),
     "Waiting until the earlier claim": Cure(
         "The pod's last tentative placement ended, and the controller deleted its claim. This claim still exists.",
-        "Wait. If this lasts, look at the finalizers of the claim: `kubectl get resourceclaim NAME -o yaml`.",
+        "Wait. If the claim stays, look at its finalizers: `kubectl get resourceclaim NAME -o yaml`.",
     ),
     "Waiting for pod …, which gets a place for the shared claim … first": Cure(
         "Several pods share one claim (`gpu.topology/shared-claim`). The controller first chooses the GPUs for "
@@ -219,7 +220,7 @@ REASONS: Final[dict[str, Cure]] = {
         "Delete the pod and create it again.",
     ),
     "Claim … does not belong to this pod": Cure(
-        "The controller creates a claim for each pod. A claim with the name for this pod already exists, and "
+        "The controller creates a claim for each pod. Another claim already has the name of this pod's claim, and "
         "belongs to another object.",
         "Delete the pod and create it again.",
     ),
@@ -291,7 +292,7 @@ REASONS: Final[dict[str, Cure]] = {
     "Not all combinations that the claim allows were tried": Cure(
         "The claim allows more combinations of [NICs](../tasks/nic-claims.md) than the controller tries at once. "
         "It found no free combination among those that it tried.",
-        "Wait a few seconds: the controller tries others. If this lasts, write requests that fewer NICs match.",
+        "Wait a few seconds: the controller tries others. If the reason stays, write requests that fewer NICs match.",
     ),
     "no NIC of any node has the same … as a GPU. Remove this constraint from the template": Cure(
         "A constraint in the template requires that GPUs and NICs have the same value of an attribute. No node "
@@ -301,7 +302,7 @@ REASONS: Final[dict[str, Cure]] = {
     "Waiting until the slices of drivers": Cure(
         "The pod is the first one that requests NICs. The controller is reading the ResourceSlices of the named "
         "NIC drivers.",
-        "Wait a second. If this lasts, read the controller's log.",
+        "Wait a second. If the reason stays, read the controller's log.",
     ),
     "Waiting for DeviceClass": Cure(
         "The template requests NICs by a DeviceClass that does not exist.",
@@ -347,8 +348,9 @@ GANG_REASONS: Final[dict[str, Cure]] = {
     "Waiting for more pods of the gang": Cure(
         "The gang needs more pods than exist. A succeeded pod counts and needs no GPUs. Failed pods and pods "
         "that are being deleted do not count.",
-        "Look at the Events of the object that creates the pods, and at a quota on pods. The size of a PodGroup "
-        "also counts pods without GPUs: write the number of pods with GPUs as `gpu.topology/gang-size`.",
+        "Look at the Events of the object that creates the pods, and at a quota on pods. If the gang is a PodGroup "
+        "that has pods without GPUs, its size also counts these pods: write the number of pods with GPUs as "
+        "`gpu.topology/gang-size`.",
     ),
     "gpu.topology/gang-size is missing. Write the number of pods of the gang": Cure(
         "`gpu.topology/gang` has a name, but nothing says how many pods the gang has.",
@@ -410,7 +412,7 @@ GANG_REASONS: Final[dict[str, Cure]] = {
     ),
     "there is no place now for … of the pods": Cure(
         "The gang runs. One of its pods was created later, for example to replace a lost pod. No free GPUs are "
-        "near the gang's other pods as the gang requires.",
+        "as near to the gang's other pods as the gang requires.",
         "Wait. `gputopo explain` names the pods that must end first.",
     ),
     "Waiting until the GPUs of the lost pod are free": Cure(
@@ -421,7 +423,7 @@ GANG_REASONS: Final[dict[str, Cure]] = {
     "Waiting until the gang has been restarted": Cure(
         "The gang lost a pod, or only some of its pods run. The controller is about to restart the whole gang "
         "([gangs.md](../tasks/gangs.md#a-lost-member)).",
-        "Wait. If this lasts, look at the object that created the pods, such as a Job. If it has `spec.suspend: "
+        "Wait. If the reason stays, look at the object that created the pods, such as a Job. If it has `spec.suspend: "
         "true`, set this field to `false`.",
     ),
     "Only … of … pods of the gang had a place in time": Cure(
@@ -438,7 +440,7 @@ GANG_REASONS: Final[dict[str, Cure]] = {
         "not, delete the pods of the gang.",
     ),
 }
-"""The same of a pod in a gang."""
+"""What the same two say of a pod in a gang."""
 
 CAUSES: Final[dict[str, str]] = {
     "too little cpu": (
@@ -466,8 +468,8 @@ CAUSES: Final[dict[str, str]] = {
     ),
     "GPUs not assessed yet": (
         "The controller has not seen this kind of machine before, and computes tables of its GPU sets. Wait a "
-        "few seconds. If the node's GPUs change again and again, wait up to ten minutes. If this lasts, look for "
-        "an error about the node in the controller's log."
+        "few seconds. If the node's GPUs change again and again, wait up to ten minutes. If the node is left out for "
+        "longer, look for an error about the node in the controller's log."
     ),
     "GPUs that the controller cannot place pods on": (
         "The node publishes a machine with more than 16 GPUs, or one that the controller cannot use. Run "
@@ -522,8 +524,9 @@ CAUSES: Final[dict[str, str]] = {
 
 ON_NODE: Final[dict[str, str]] = {
     "GPU … is still held by": (
-        "Another claim used the GPU before. Its pod is still ending, or the node agent is still undoing changes "
-        "for it. Wait. If this lasts, look at the pod of the claim that the Event names."
+        "Another claim used the GPU before. The pod of that claim is still ending, or the node agent is still removing "
+        "the MIG instance or share of that claim. Wait. If the Event comes again and again, look at the pod of the "
+        "claim that the Event names."
     ),
     "fractions of GPU … belong to one namespace at a time": (
         "Another namespace uses shares or MIG slices of the GPU. kube-scheduler allocated this GPU for the pod's "
@@ -539,7 +542,7 @@ ON_NODE: Final[dict[str, str]] = {
         "The vendor's driver on the node hangs. Follow [node.md](../internals/node.md#a-driver-that-hangs)."
     ),
     "the node agent has not read the node's GPUs yet": (
-        "The node agent has just started. If this lasts, read its log."
+        "The node agent has just started. If the Event comes again and again, read the log of the node agent."
     ),
 }
 """What the Event ``FailedPrepareDynamicResources`` says."""

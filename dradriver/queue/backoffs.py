@@ -22,8 +22,8 @@ class Failures:
 
     Attributes:
         not_before: When the workload may be tried again, seconds of the event loop's clock.
-        times: How often in a row the workload was refused, or lost its tentative placement.
-        in_vain: How many of the failures in ``times`` happened because the scheduler did not bind the workload in time.
+        times: How many failures count for the next back-off, such as a refused write or a lost tentative placement.
+        in_vain: How often the scheduler did not bind the workload in time. ``forgive`` does not forget these failures.
         tried: The nodes on which the workload's tentative placement failed.
         refusals: How often the scheduler has refused the node of a tentative placement, since the workload was created.
     """

@@ -4,7 +4,8 @@ A cap is a tenant's largest number of GPUs at one time: of some GPU products, or
 tenant's namespaces count, allocated or tentatively placed. A product is *closed* to a workload if a cap leaves too few
 GPUs of it. If a cap is lowered, running workloads keep their GPUs. The controller and the CLI call this module.
 
-A *member* is a pod of the workload. An *allowance* is the members and GPUs that the limits leave to a workload.
+A *member* is a pod of the workload. An *allowance* says which members may have a place under the limits, and on which
+GPUs.
 """
 
 from __future__ import annotations
@@ -142,10 +143,10 @@ class Caps(Limit):
 
         Args:
             workload: The workload.
-            allowance: The members and products that the limits before this one leave to the workload.
+            allowance: The answer of the limits before this one.
 
         Raises:
-            LimitError: The cap leaves none of the GPUs that the workload requests.
+            LimitError: The cap denies all GPUs that the workload requests.
             WordError: The workload's request cannot be read.
         """
         if not self._tenants.known(workload.key[0]):
@@ -273,7 +274,10 @@ class Caps(Limit):
         raise AssertionError("one of them does")
 
     def _counted(self, tenant: str, cap: Cap, leaving: Mapping[str, float]) -> float:
-        """Return how many GPUs count for a tenant's cap, without the GPUs in ``leaving``."""
+        """Return how many GPUs count for a tenant's cap.
+
+        ``leaving`` has GPUs, by product, that do not count: they are already kept for the workload (``_leaving``).
+        """
         return self.used_of(tenant, cap) - math.fsum(
             gpus for product, gpus in leaving.items() if _counts_for(cap, product)
         )

@@ -1,8 +1,8 @@
 """The workloads that this or a former leader evicted for other workloads, with times. No I/O.
 
 The controller's class ``Evictions`` adds each eviction. The class ``Preemptable`` reads the record to limit the
-evictions per minute, and to spare the workloads that replace evicted ones. ``features/reservations`` stores it in the
-ConfigMap of reservations for the next leader.
+evictions per minute. It also spares a new workload for a while if an earlier workload of the same owner was evicted.
+``features/reservations`` stores the record in the ConfigMap of reservations for the next leader.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EvictionRecord:
             self.changed()
 
     def restore(self, evicted: Iterable[Evicted]) -> None:
-        """Add evictions by former leaders to the record. Evictions that it has already stay unchanged."""
+        """Add evictions by former leaders to the record. Evictions that the record already has stay unchanged."""
         for each in evicted:
             if each.uid not in self._evicted:
                 self._evicted[each.uid] = each

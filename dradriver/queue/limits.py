@@ -28,7 +28,7 @@ NOWHERE: Final[Closed] = frozenset({"\0"})
 
 
 class LimitError(LazyNoPlaceError):
-    """The limits leave a workload none of the GPUs that it requests."""
+    """The limits deny a workload all GPUs that it requests."""
 
 
 class NeverAllowedError(LimitError):
@@ -36,7 +36,7 @@ class NeverAllowedError(LimitError):
 
 
 class Allowance(NamedTuple):
-    """The members and GPUs that the limits leave to a workload.
+    """Which members of a workload may have a place under the limits, and on which GPUs.
 
     Attributes:
         members: The members that need a place and may get one together.
@@ -50,7 +50,7 @@ class Allowance(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """The part of the cluster that the limits leave to a workload.
+    """The members and the part of the cluster that a workload may use under the limits.
 
     Attributes:
         members: The members that need a place and may get one together.
@@ -97,14 +97,14 @@ class Limit:
         return ANYWHERE
 
     def allow(self, workload: PendingWorkload, allowance: Allowance) -> Allowance:
-        """Return which members and GPUs this limit leaves to a workload.
+        """Return which members of a workload may have a place under this limit, and on which GPUs.
 
         Args:
             workload: The workload.
-            allowance: The members and GPUs that the limits before this one leave to the workload.
+            allowance: The answer of the limits before this one.
 
         Raises:
-            LimitError: This limit leaves none of the GPUs that the workload requests.
+            LimitError: This limit denies all GPUs that the workload requests.
             WordError: The workload's request cannot be read.
         """
         return allowance
@@ -190,10 +190,10 @@ class Limits:
         return closed
 
     def allow(self, workload: PendingWorkload) -> Allowance:
-        """Return the members and GPUs that all limits leave to a workload.
+        """Return which members of a workload may have a place under all limits, and on which GPUs.
 
         Raises:
-            LimitError: The limits leave none of the GPUs that the workload requests.
+            LimitError: The limits deny all GPUs that the workload requests.
             WordError: The workload's request cannot be read.
         """
         allowance = Allowance(members_wanting(workload))
@@ -202,10 +202,10 @@ class Limits:
         return allowance
 
     def offer(self, workload: PendingWorkload) -> Offer:
-        """Return the part of the cluster that all limits leave to a workload.
+        """Return the members and the part of the cluster that a workload may use under all limits.
 
         Raises:
-            LimitError: The limits leave none of the GPUs that the workload requests.
+            LimitError: The limits deny all GPUs that the workload requests.
             WordError: The workload's request cannot be read.
         """
         members, closed, why = self.allow(workload)

@@ -4,7 +4,7 @@ This is the sum over the domain's nodes. A sum costs much less than a plan, whic
 compares capacities before it makes a plan in a domain.
 
 A *role* is all pods of a gang that are equal. A *network domain* is a part of the network, such as all nodes below one
-leaf switch. A *level* has all domains of one kind.
+leaf switch. A *level* is a kind of domain, such as leaf or zone.
 """
 
 from __future__ import annotations
@@ -214,8 +214,7 @@ def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) 
 def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:
     """Return the largest gang that one network domain of a level can hold.
 
-    A level is, for example, a rack. ``nodes`` are the nodes that its pods may use, with the number of pods that each
-    can hold.
+    ``nodes`` are the nodes that the gang's pods may use, with the number of pods that each node can hold.
     """
     domain = nodes.name_rank if level == NODE else fleet.sites.domains(level)[nodes.site]
     at = np.flatnonzero((domain >= 0) & (nodes.capacity > 0))

@@ -418,8 +418,9 @@ class Fleet:
         Searches for gangs order nodes by the rank, so that they need not compare names.
 
         Args:
-            candidates: Candidate nodes, one entry for each group.
-            slots: For each of these groups, the slots of the nodes. The result lists the nodes group after group.
+            candidates: One entry for each group with nodes to rank.
+            slots: For each entry of ``candidates``, the slots of the nodes to rank in its group. The result lists the
+                nodes group after group.
         """
         ranks = self._ranks()
         name_ranks = [ranks[each.group.number][own_slots] for each, own_slots in zip(candidates, slots, strict=True)]

@@ -1,10 +1,11 @@
 """Computes the bandwidths of a machine's GPU sets, and its MIG layouts, in another process.
 
-The controller starts the process (``python -m`` this module) and stores its answers. A MIG layout is the list of all
-states that MIG instances can bring a GPU into. The figures of a machine with 16 GPUs and links of different widths take
-seconds. A client that can publish machines could publish a new one every second, and the controller must not stop for
-that. The process reads kinds from its standard input and writes an answer for each to its standard output, until the
-input ends or the process is killed. The process has no state and can be restarted at any time.
+The controller starts the process (``python -m`` this module) and stores its answers. A MIG layout is a table for one
+kind of GPU: it lists each state of the GPU, that is, which memory slices MIG instances take. The figures of a machine
+with 16 GPUs and links of different widths take seconds. A client that may write ResourceSlices could publish a new kind
+of machine every second, and the controller must not stop for that. The process reads kinds from its standard input and
+writes an answer for each to its standard output, until the input ends or the process is killed. The process has no
+state and can be restarted at any time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Defines ``Ask``: what requests for shares and for MIG slices have in common.
 
 The searches of ``fleet`` call it. Equal fractions of a request are of one *kind*. ``counts`` is a combination of
-fractions: the number of fractions of each kind. Only the ``Ask`` itself can read the free capacity of a GPU (``Left``).
+fractions: the number of fractions of each kind. ``Left`` is the free capacity of one GPU. Its type differs for shares
+and MIG slices, so other code only passes it back to the ``Ask`` that returned it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ status has the condition ``GO`` for the barrier device (KEP-5007, ``bindingCondi
 share). API servers before 1.36 drop these fields silently.
 
 A node agent of a release without gang barriers refuses to prepare claims with this device. So each node agent that
-supports them publishes that on the devices of its node.
+supports gang barriers publishes the attribute ``seats`` on the devices of its node.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ GO: Final = "gang-go"
 OFF: Final = "gang-off"
 
 KNOWN: Final[dict[str, dict[str, Any]]] = {"seats": {"bool": True}}
-"""What an agent that prepares claims with seats says on each of its devices: an older one that comes after it, as after
-a rollback, writes its devices anew, where an annotation would stay."""
+"""The attribute that a node agent publishes on each of its devices if it supports gang barriers.
+
+After a rollback, the older agent publishes the devices again without this attribute. An annotation would stay.
+"""
 
 
 def known(device: Device) -> bool:

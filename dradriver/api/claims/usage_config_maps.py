@@ -27,7 +27,7 @@ _FEWEST_ROWS: Final = 16
 _MOST_NAMESPACES: Final = 4096
 MOST_BYTES: Final = 900_000  # of a day; a ConfigMap holds a MiB
 OTHERS: Final = "others"
-"""The owner, or the namespace, of what was too little to be told apart."""
+"""The owner of a bucket that adds up small buckets."""
 _NAME: Final = "gpu-topology-usage"
 _KEY: Final = "usage.json"
 _VERSION: Final = 1
@@ -69,7 +69,7 @@ class Detail(msgspec.Struct):
 
 
 Details = dict[int, Detail]
-"""The same by hour."""
+"""``Detail`` by hour, counted from the epoch."""
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 _Row = tuple[str, str, str, Kind, _Seconds]
@@ -109,7 +109,7 @@ class Kept(msgspec.Struct, frozen=True):
         version: Its resourceVersion.
         until: The time up to which GPU time is counted, seconds since the epoch.
         hours: GPU-seconds by hour.
-        details: Idle time and pods, by hour.
+        details: Idle time and GPU time by pod, for each hour.
     """
 
     version: str
@@ -292,13 +292,13 @@ def _add(buckets: dict[Bucket, float], bucket: Bucket, seconds: float) -> None:
 def _text(hours: Hours, details: Mapping[int, Detail], until: float) -> str:
     """Return GPU time as the JSON text of a ConfigMap, shortened to the size that is allowed.
 
-    If there is too much, details are dropped in this order: pods, owners in a namespace, products, namespaces. Their
-    GPU time is added up under ``OTHERS``. Namespaces are dropped last because tenants' positions in the queue depend on
-    them.
+    If the text is too long, the small pods are left out first. Then small buckets of a namespace are added up under the
+    owner ``OTHERS``, at first by product, then all products together. Last, small namespaces are added up: tenants'
+    positions in the queue depend on the GPU time of namespaces.
 
     Args:
         hours: GPU-seconds of each bucket, by hour.
-        details: Idle seconds and pods, by hour.
+        details: Idle time and GPU time by pod, for each hour.
         until: The time up to which GPU time was counted, seconds since the epoch.
     """
     max_rows, max_namespaces, has_products, max_pods = MOST_ROWS, _MOST_NAMESPACES, True, MOST_PODS

@@ -1,7 +1,7 @@
-"""Every annotation that a pod's author can write, each declared once: its name, its reader, and its subject.
+"""Every annotation that a pod's author can write, declared once: its name, what it is about, and how it is read.
 
 A *note* is an annotation that the webhook writes on a pod. It has the pod's resolved request, which the controller
-reads. Other code takes these facts from the table:
+reads. These declarations tell other code:
 
 - which annotations are known, and which of them a policy of the policies file may have;
 - which annotations contradict fractions;
@@ -37,7 +37,7 @@ class About(enum.Enum):
 
 
 Reader = Callable[[str, str], Any]
-"""From a word's annotation and its text to a value; raises ``WordError`` for a text that is none."""
+"""Reads the value of an annotation, from its name and its text; raises ``WordError`` for an invalid text."""
 
 
 def _any_size(_: Any) -> bool:
@@ -49,7 +49,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: The annotation's name.
-        about: Its subject.
+        about: What the annotation is about, such as the pod or its gang.
         read: Reads its text as a value.
         field: The field of the ``Request`` that has its value, or of the ``Gang`` if it is about gangs; empty if the
             value is stored elsewhere. Several annotations can have the same field if their values are tuples, which are

@@ -164,15 +164,16 @@ def _admit_workload(document: Document, data: dict[str, Any], admission: Admissi
 def _errors(
     document: Document, path: Path, manifest: dict[str, Any], ask: Callable[[dict[str, Any]], _Response]
 ) -> tuple[_Response, tuple[Finding, ...], dict[str, Any]]:
-    """Return the webhook's answer to a manifest, all its errors, and the manifest without the faulty fields.
+    """Return the webhook's answer to an object or its pod, all errors, and the manifest without the faulty fields.
 
     The webhook reports only the first error. So the annotation, field or limits of that error are removed, and the
-    webhook is asked again until it admits the manifest. An error that can follow from such a removal does not count.
+    webhook is asked again until it admits the manifest. An error that can follow from a removal does not count: for
+    example, another annotation needs the removed one.
 
     Args:
         document: The object.
-        path: The place of the manifest in the object.
-        manifest: The manifest.
+        path: The place of the pod template in the object; empty for a pod or the object itself.
+        manifest: The pod, or the object itself.
         ask: Returns the webhook's answer to a manifest.
     """
     first = answer = ask(manifest)

@@ -2,7 +2,7 @@
 
 A *digest* is a hash of the text of the policies file. The leading controller writes the digest of its policies on its
 Lease. Standby controllers, webhook and node agents own no object that they could write on. Their metrics have the
-digest, and the API server's proxy reads these.
+digest, and ``gputopo verify`` reads the metrics through the API server's proxy.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
 
     Args:
         leases: The leases of the driver's namespace.
-        used: The policies that the driver's pods use, as digests (``fingerprints``) by the pod's name.
-        stored: The policies in the chart's ConfigMap; ``trouble`` says why they cannot be used, ``error`` what is wrong
-            in them.
+        used: The digest of the policies that each of the driver's pods uses.
+        stored: The policies in the chart's ConfigMap. ``error`` says what is invalid in the policies file; ``trouble``
+            says why the policies were not found or cannot be read.
         namespace: The driver's namespace.
     """
     check, stored_digest = "policies", stored.policies.fingerprint

@@ -66,7 +66,7 @@ class Picture(Books):
     def generation(self) -> int:
         """Return a number that grows with each change of nodes, GPUs or their use.
 
-        A ``Snapshot`` compares it with the number at its creation to see that it is out of date.
+        A ``Snapshot`` stores this number at its creation. If the number has grown since, the snapshot is out of date.
         """
         return self.nodes.generation + self.inventory.generation
 

@@ -1,4 +1,4 @@
-"""The fleets that the allocator searches: all GPUs, the GPUs of one tenant, and copies without some claims.
+"""The fleets that the allocator searches: all GPUs, one tenant's GPUs, and copies in which some claims' GPUs are free.
 
 A *fleet* is the allocator's arrays of nodes and their free GPUs. It is *up to date* if it shows all known changes of
 GPUs and claims. A *partition* is the GPUs that the policies file gives to one tenant.

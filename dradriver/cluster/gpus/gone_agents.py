@@ -1,8 +1,8 @@
 """Nodes whose agent is gone: claims use GPUs there, but the node publishes no ResourceSlice of this driver.
 
 The kubelet deletes a driver's ResourceSlices 30 seconds after its plugin stopped (pkg/kubelet/cm/dra/plugin). The
-node's pods still run on its GPUs, and no other object names the node. The controller's metrics, ``gputopo`` and its
-page all read the list here.
+node's pods still run on its GPUs, and only their claims show this. The controller's metrics, ``gputopo`` and its page
+all read the list here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """ResourceClaimTemplates: which exist, and the specs of those that pods name.
 
 In addition to the template of its GPUs, a pod can name templates for network cards or for a channel of multi-node
-NVLink. No scheduler places the pod before these templates exist. Until then it is not known which nodes have the
-devices either.
+NVLink. No scheduler places the pod before these templates exist. Before that, the controller cannot know which nodes
+have the devices that these templates request.
 
 A pod *waits* until it is bound.
 """

@@ -4,8 +4,8 @@ The rules are in ``queue/reservation_rules.py``. The leader makes, moves and end
 leader, and counts how long reserved GPUs stay idle.
 
 A *workload* is a single pod or a gang. It is *blocked* if it found no place (a node and GPUs for each pod). The
-*agenda* lists the pods and gangs that the controller processes next. An *allowance* is the pods and GPUs that limits,
-such as a tenant's cap, leave to a workload.
+*agenda* lists the pods and gangs that the controller processes next. An *allowance* says which pods of a workload may
+have a place under the limits, such as a tenant's cap, and on which GPUs.
 """
 
 from __future__ import annotations

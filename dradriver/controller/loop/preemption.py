@@ -216,8 +216,8 @@ class Preemptions:
     def _try(self, workload: PendingWorkload, allowance: Allowance, now: float, *, most: int) -> _Answer:
         """Find places for a workload by preemption, and start their writes.
 
-        ``allowance`` has the members and GPUs that the limits leave to the workload. At most ``most`` other workloads
-        may be ended for it now.
+        ``allowance`` says which members may have a place under the limits, and on which GPUs. At most ``most`` other
+        workloads may be ended for it now.
         """
         scenes, changes_at = self._preemptable.scenes(workload, now)
         scene = scenes[-1]  # of all that may end

@@ -2,8 +2,9 @@
 
 ``Reservations`` calls it.
 
-A *candidate* is a set with the claims that use it now. An *allowance* is the pods and GPUs that limits, such as a
-tenant's cap, leave to a workload. A tenant's *partition* is the GPUs that the policies file gives to it.
+A *candidate* is a set with the claims that use it now. An *allowance* says which pods of a workload may have a place
+under the limits, such as a tenant's cap, and on which GPUs. A tenant's *partition* is the GPUs that the policies file
+gives to it.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ class Reservable:
         """Return the reserved GPUs that a workload can no longer have.
 
         It could not have them even if all pods on them ended: for example, they are unhealthy or in another partition
-        now. ``gpus`` are the reserved GPUs. ``allowance`` has the pods and GPUs that limits, such as a tenant's cap,
-        leave to the workload.
+        now. ``gpus`` are the reserved GPUs. ``allowance`` says which pods of the workload may have a place under the
+        limits, such as a tenant's cap, and on which GPUs.
         """
         open_rows = self._open_to_any(workload, allowance)
         rows = {node: self._picture.nodes.find(node) for node in {node for node, _ in gpus}}
@@ -110,7 +111,7 @@ class Reservable:
 
         Args:
             workload: The workload.
-            allowance: The pods and GPUs that limits, such as its tenant's cap, leave to it.
+            allowance: Which of its pods may have a place under the limits, and on which GPUs.
             besides: The set that is reserved already; it is not returned again. The returned set may have GPUs in
                 common with it. If the reservation moves, these GPUs stay reserved.
 
@@ -255,8 +256,8 @@ class Reservable:
     async def _best_of_gang(self, workload: PendingWorkload, allowance: Allowance, gang: GangTerms) -> Candidate | None:
         """Return the GPUs of a gang's plan on the nodes that become free first.
 
-        ``allowance`` has the pods and GPUs that limits leave to the gang; ``gang`` is its request as a whole. Returns
-        None if there is no plan.
+        ``allowance`` says which pods may have a place under the limits, and on which GPUs. ``gang`` is the
+        gang's request as a whole. Returns None if there is no plan.
         """
         ends = _Ends(self._picture, self._clock(), workload)
         nodes = [node for node, is_open in self._nodes(self._open_to_any(workload, allowance)) if is_open]
@@ -292,7 +293,7 @@ class Reservable:
 
         Args:
             workload: The gang.
-            allowance: The members and GPUs that the limits leave to the gang.
+            allowance: Which members of the gang may have a place under the limits, and on which GPUs.
             gang: What the gang requests as a whole.
             names: The nodes.
             ends: Says which GPUs of each node the gang can have.

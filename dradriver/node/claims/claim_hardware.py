@@ -106,13 +106,9 @@ class Making:
         except (DriverError, OSError) as error:
             refused = {one.uuid: str(error) for one in left}
             if not left:
-                logger.error(
-                    "MIG instances and GPU settings made for claims that have ended cannot be listed now: %s", error
-                )
+                logger.error("MIG instances and GPU settings of ended claims cannot be listed now: %s", error)
         for failures_text in sorted(set(refused.values()) - self._said):
-            logger.error(
-                "MIG instances and GPU settings made for claims that have ended cannot be undone now: %s", failures_text
-            )
+            logger.error("MIG instances and GPU settings of ended claims cannot be undone now: %s", failures_text)
         self._said = set(refused.values())
         return refused
 

@@ -272,8 +272,8 @@ class Ledgers:
         """Return which of these GPUs (uuids) a prepared claim uses or may use.
 
         A GPU counts if a claim has it or a fraction of it, except by admin access. A GPU also counts if the hardware
-        journal lists a MIG instance or share on it. If the GPUs of a claim are unknown because its entry cannot be
-        read, all these GPUs count.
+        journal lists a MIG instance or share on it. If the GPUs of a claim are unknown because its checkpoint entry
+        cannot be read, all of ``gpus`` count.
 
         Raises:
             OSError: A file cannot be read.

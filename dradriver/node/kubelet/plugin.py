@@ -1,10 +1,10 @@
-"""The agent as a plugin of the kubelet: runs both gRPC servers, and tracks whether the plugin is registered.
+"""The agent as a plugin of the kubelet: runs two gRPC servers, and tracks whether the plugin is registered.
 
-The kubelet does not tell a plugin that it is not registered any more. So the agent watches its socket files. If they
+With the server for registration the kubelet finds the plugin. On the DRA server the kubelet calls prepare and
+unprepare, and watches the health of GPUs. Each server has its own socket.
+
+If the kubelet ends the registration, it does not tell the plugin. So the agent watches its socket files. If they
 disappear, for example because the kubelet's folders were wiped, the agent creates the sockets again.
-
-Each socket has a gRPC server. With the server for registration the kubelet finds the plugin. On the DRA server it calls
-prepare and unprepare.
 """
 
 from __future__ import annotations

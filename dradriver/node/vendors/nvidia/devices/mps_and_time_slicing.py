@@ -1,7 +1,7 @@
 """The kinds of shares of a GPU: several containers use the same GPU, by time-slicing or by MPS.
 
 With *time-slicing*, the GPU runs the processes of the containers in turn, as it does with any processes. The agent
-makes nothing. No program limits how much memory and time each container takes.
+starts no daemon and changes nothing on the GPU. No program limits how much memory and time each container takes.
 
 With *MPS*, the GPU runs the processes at the same time, with limits. A control daemon for the GPU starts with the first
 share and ends after the last share. While it runs, the GPU is in mode EXCLUSIVE_PROCESS, so no process can use the GPU
@@ -12,7 +12,7 @@ for other limits, but the supervisor (``node.mps``), the program that runs the d
 unequal shares are variables of the container, which a program can unset (NVIDIA's MPS documentation,
 "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
 
-A journal entry is the record on disk of a share that the agent makes for a claim (``hardware_journal``).
+A *journal entry* is the agent's record on disk of an MPS share of a claim (``hardware_journal``).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimeSliced(Whole):
-    """The kind of time-sliced shares: each gets the device nodes of the whole GPU, and nothing has to be made."""
+    """The kind of time-sliced shares: each gets the device nodes of the whole GPU, and needs no daemon."""
 
     name = "share"
     part = True

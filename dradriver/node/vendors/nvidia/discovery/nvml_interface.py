@@ -1,4 +1,4 @@
-"""The interface of the queries to NVML, NVIDIA's management library, that discovery needs, with types."""
+"""The NVML queries that discovery needs, as a typed Python interface. NVML is NVIDIA's management library."""
 
 from __future__ import annotations
 
