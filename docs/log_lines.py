@@ -283,7 +283,9 @@ LOG_LINES: Final[dict[str, About]] = {
         "CPU limit. If the line comes without load, report it.",
     ),
     "LEASE cannot be renewed": About(
-        "LEASE is the Lease by which one replica leads. The API server refused the write, or did not answer.", _WAIT
+        "LEASE is the Lease by which one replica leads. The leading replica renews it, and the others read it. The API "
+        "server refused this, or did not answer.",
+        _WAIT,
     ),
     "cannot be released": About(
         "LEASE is the Lease by which one replica leads. The process stops, and the API server did not answer.",
@@ -464,7 +466,8 @@ LOG_LINES: Final[dict[str, About]] = {
         _WRITE,
     ),
     "is gone together with its GPU": About(
-        "The GPU was lost while a pod used it.",
+        "DEVICE is a MIG instance or share that the node agent made for a claim. Its GPU was lost, so there was "
+        "nothing left to undo.",
         "Run `gputopo health`: it names the repair.",
     ),
     "the record of its changed devices was unreadable": About(
@@ -509,8 +512,8 @@ LOG_LINES: Final[dict[str, About]] = {
         "If GPUs were lost, run `gputopo health`: it names the repair.",
     ),
     "PROBLEM": About(
-        "PROBLEM has three parts: a part of the machine, a fact about it, and the answer. The node agent could "
-        "not read this fact.",
+        "PROBLEM has three parts: a part of the machine (a GPU, a link, a NIC), a fact about it, and the error or what "
+        "the agent does instead. The node agent could not read this fact, or it contradicts another fact.",
         "Nothing in most cases: the agent works without this fact. If a GPU is left out, run `gputopo health`.",
     ),
     "GPUs of another vendor are ignored": About(

@@ -142,8 +142,8 @@ def toolkit(machine: str = "") -> Path:
             return built
         for program in ("go", compiler):
             if shutil.which(program) is None:
-                package = "" if here or program == "go" else f" (Debian: gcc-{machine.replace('_', '-')}-linux-gnu)"
-                raise Unavailable(f"building NVIDIA's container toolkit for {machine} needs {program}{package}")
+                debian = "" if here or program == "go" else f" (Debian: gcc-{machine.replace('_', '-')}-linux-gnu)"
+                raise Unavailable(f"building NVIDIA's container toolkit for {machine} needs {program}{debian}")
         for old in folder.glob(f"toolkit-{machine}-*"):
             shutil.rmtree(old)
         _say("building NVIDIA's container toolkit (about 10 s)")

@@ -264,9 +264,10 @@ def _deadline(
 ) -> tuple[int | None, list[str]]:
     """Return the ``activeDeadlineSeconds`` that the updated pod must have, and warnings.
 
-    The first value is None to leave the field unchanged. The deadline is never later than in the live pod, because
-    Kubernetes only allows to lower it (ValidatePodUpdate). ``sent`` are the annotations as sent, ``was_sent`` those of
-    the live pod.
+    The deadline is the earliest of those in the sent and in the live pod, because Kubernetes only allows to lower it
+    (ValidatePodUpdate). If the annotations of a gated pod changed, ``max-duration`` of ``sent`` counts, too. A
+    ``max-duration`` that was removed, or that is later than the deadline, gets a warning. The first value is None if
+    there is no deadline. ``sent`` are the annotations as sent, ``was_sent`` those of the live pod.
     """
     bound_s = desired.ended_after(pod.spec.active_deadline_seconds, live.spec.active_deadline_seconds)
     if sent.texts == was_sent.texts or not live.gated:

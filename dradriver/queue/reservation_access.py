@@ -68,9 +68,12 @@ class ReadReservations(Limit):
     def whose(self, workload: PendingWorkload, later_s: float) -> tuple[str, ...]:
         """Return the names of the reservations whose GPUs a workload may use.
 
+        These are its own reservation, those for workloads of a lower priority, and those whose GPUs are needed only
+        after the workload has ended (``reservation_rules.open_to``).
+
         Args:
             workload: The workload.
-            later_s: In how many seconds the workload would begin to use the GPUs.
+            later_s: In how many seconds the workload would begin to use the GPUs. Its end is that much later.
 
         Raises:
             WordError: The workload's request cannot be read.
