@@ -151,10 +151,9 @@ LOG_LINES: Final[dict[str, About]] = {
         _BUG,
     ),
     "of namespace NAMESPACE cannot be read": About(
-        "The controller reads the size of a gang in the owner of its pods, such as a Job. The API server refused "
-        "the read, or did not answer.",
-        "If the error has 403, add the owner's kind to the chart value `controller.gangOwners`, or write "
-        "`gpu.topology/gang-size` on the pods.",
+        "The controller reads the size of a gang in the owner of its pods, such as a Job. The API server did "
+        "not answer, or answered with an error other than 403 and 404.",
+        "Read the error. To start the gang without this read, write `gpu.topology/gang-size` on the pods.",
     ),
     "cannot be restarted yet": About(
         "The gang lost a pod. To restart it, the controller suspends and resumes the owner of its pods, such as "

@@ -109,10 +109,10 @@ class GangNodes(NamedTuple):
         return nodes._replace(capacity=np.minimum(_sets(nodes), nodes.room))
 
     def with_worth(self, worth: float) -> GangNodes:
-        """Return the table of nodes with a criterion: at least this bandwidth for each set.
+        """Return the table of nodes with a criterion: each pod's set of GPUs has at least the bandwidth ``worth``.
 
-        ``worth`` is the predicted bandwidth in GB/s. If bandwidth cannot be predicted, ``worth`` is a strength of links
-        (``Tables.busbw``).
+        ``worth`` is in GB/s, and is compared with the predicted bandwidth of a set. For a machine without a prediction
+        it is compared with the strength of the set's links (``Tables.busbw``).
         """
         return self.changed(criteria=[msgspec.structs.replace(each, min_worth=worth) for each in self.criteria])
 

@@ -60,7 +60,10 @@ class TemplateReader:
             self._rounds.fail(key)
 
     async def _read(self, key: Key) -> bool:
-        """Read a template if a pod still needs it; return whether there is a result."""
+        """Read a template if a pod still needs it; return False if no pod needs it, or if it cannot be read now.
+
+        A template that does not exist counts as read. So does one that another reader has stored meanwhile.
+        """
         if not self._picture.templates.pods(key):
             self._wanted.pop(key, None)
         if key not in self._wanted:
