@@ -76,7 +76,7 @@ def rest(verdict: Verdict) -> Document:
     if verdict.gang is not None:
         add("Gang", *_gang(verdict.gang))
         if verdict.gang.room:
-            add("Room for pods of this gang", _room(verdict.gang))
+            add("Room for pods of this gang, not counting caps", _room(verdict.gang))
         if verdict.gang.helps:
             add("What would help the gang", *_ways(verdict.gang))
     if verdict.static is not None:
