@@ -260,9 +260,15 @@ REASONS: Final[dict[str, Cure]] = {
         "End a pod that uses GPUs outside that partition, or make `tenants.NAME.partition` smaller in the policies "
         "file.",
     ),
-    "exceeded quota": Cure(
-        "A ResourceQuota of the namespace does not allow one more claim.",
-        "End a pod of the namespace, or raise the ResourceQuota: `kubectl get resourcequota -n NAMESPACE`.",
+    "The API server refuses …: exceeded quota": Cure(
+        "A ResourceQuota of the namespace allows no more claims, or not so many GPUs. The reason names the "
+        "ResourceQuota, what the claim requests, what is used, and the limit.",
+        "End pods of the namespace, or raise the ResourceQuota: `kubectl get resourcequota -n NAMESPACE`.",
+    ),
+    "The API server refuses": Cure(
+        "An admission policy, the webhook of another program, a missing right or the API server itself refuses the "
+        "pod's claim, or another write for the pod. The reason has the API server's text.",
+        "Change the pod, or the policy, webhook or right that the text names. The controller tries again by itself.",
     ),
     "quota: tenant … may use": Cure(
         "With this pod or its gang, the tenant would use more GPUs than its [cap](../tasks/tenants.md#caps) in "

@@ -77,7 +77,7 @@ class DirectClient(StoreClient):
         if 0 < self.kill_at <= len(self.writes) or 0 < -self.kill_at < len(self.writes):
             raise Killed
         if self.refuse.get(verb):
-            raise self.refuse[verb].pop(0)
+            raise _refused(call, self.refuse[verb].pop(0))
         result = answer(act)
         if -self.kill_at == len(self.writes):
             raise Killed
@@ -85,6 +85,13 @@ class DirectClient(StoreClient):
             self.lose[verb] -= 1
             raise Unreachable(f"{call}: the connection broke")
         return result
+
+
+def _refused(call: Call, error: ApiError) -> ApiError:
+    """Return a test's error as the client raises it: with the request, if it is one that creates an object."""
+    if call.verb == "create" and isinstance(error, ApiError):
+        error.request = f"POST /apis/group/version/namespaces/{call.namespace}/{call.plural}"
+    return error
 
 
 class Leader(NamedTuple):

@@ -429,11 +429,19 @@ async def _gone(cluster: GpuCluster) -> None:
     cluster.put(PODS, pod)
 
 
-@says("exceeded quota")
+@says("The API server refuses …: exceeded quota")
 async def _quota(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p")
     cluster.client.refuse["create"] = [ApiError(403, "Forbidden", "exceeded quota: gpus, requested: …")]
+
+
+@says("The API server refuses")
+async def _policy(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.pod("p")
+    denied = "ValidatingAdmissionPolicy 'x' with binding 'y' denied request: no"
+    cluster.client.refuse["create"] = [ApiError(422, "Invalid", denied)]
 
 
 def _gang(cluster: GpuCluster, *pods: str, size: int | None = None, gpus: int = 8, **words: str) -> None:
@@ -680,9 +688,10 @@ CAUSES: Final[dict[Cause, tuple[str, ...]]] = {
         "Waiting until the slices of drivers",
         "Waiting for DeviceClass",
         "This cluster has no network level",
+        "The API server refuses",
     ),
     Cause.CAP: (
-        "exceeded quota",
+        "The API server refuses …: exceeded quota",
         "quota: tenant … may use",
         "The tenant of the namespace is not known yet",
         "Waiting to create the claim: other programs change the quota of this namespace too often",
@@ -754,6 +763,7 @@ def test_all_that_explain_and_free_say_is_described() -> None:
     [
         "There is a place for the pod",
         "not placed by this driver",
+        "But the controller's last try failed",
         "has a tentative placement",
         "failed calling webhook",
     ],

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.request import NoPlaceError
+from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gang_shown
@@ -26,6 +27,7 @@ from dradriver.cli.explainer.shown_places import place_of
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing.decide import MOST_NODES
+from dradriver.controller.writing.write_outcome import refusal_in
 from dradriver.queue.limits import LimitError, NeverAllowedError, Offer
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import PlacementRequest
@@ -33,6 +35,7 @@ from dradriver.reason import sentences
 
 HELPS: Final = 3
 _ROUNDS: Final = 8
+_FAILED: Final = "But the controller's last try failed"
 
 
 class Workload(abc.ABC):
@@ -129,10 +132,13 @@ class Workload(abc.ABC):
         gang = self.gang if self.gang is not None and self.pending is self.gang.pending else None
         own_place = placements.get(self.asked)
         ahead = "" if queue_position.position == 1 else "Other pods are before it in the queue"
+        # The cluster does not show whether the API server would refuse the claim again. The pod says that it did.
+        refusal, quota_help = refusal_in(self.asked.pod.metadata.annotations.get(names.REASON, ""))
         return Verdict(
-            reason=sentences(self.places(placements), ahead),
+            reason=sentences(self.places(placements), refusal and _FAILED, refusal, ahead),
             gang=None if gang is None else gang_shown.described(self.scene, gang, self.asked.pod, placements),
             place=None if own_place is None else place_of(own_place.choice, own_place.uuids),
+            quota_help=quota_help,
             turn=queue_position,
         )
 
@@ -173,8 +179,8 @@ class Workload(abc.ABC):
 
     def _open_nodes(self) -> set[str]:
         """Return the nodes with GPUs that a pod of the workload may run on, even if no GPU is free there."""
-        nodes, names = self.scene.picture.nodes, set[str]()
+        nodes, open_nodes = self.scene.picture.nodes, set[str]()
         for member in self.searched.members:
             with contextlib.suppress(WordError):
-                names.update(map(nodes.name, np.flatnonzero(nodes.open(member.wish.ask)).tolist()))
-        return names
+                open_nodes.update(map(nodes.name, np.flatnonzero(nodes.open(member.wish.ask)).tolist()))
+        return open_nodes

@@ -380,7 +380,7 @@ class Executor:
             return
         if isinstance(error, ApiError) and error.status < 500:
             self._lanes.succeeded()  # the server answered well: it is the object that was refused
-        self.fail(workload, reason_of(error), in_turn=concern is Outcome.MOMENT)
+        self.fail(workload, reason_of(error, is_gang=workload.is_gang), in_turn=concern is Outcome.MOMENT)
 
     async def _let_go(self, workload: PendingWorkload, slot: Slot) -> None:
         """Revoke the claims of a workload if one of its writes hangs.

@@ -1,13 +1,27 @@
-"""Classifies failed writes by their cause: the server, the moment (a retry can help), or the written object."""
+"""Classifies failed writes by their cause: the server, the moment (a retry can help), or the written object.
+
+It also writes and reads the reason of a pod after a refused write.
+"""
 
 from __future__ import annotations
 
 import enum
+import re
 from typing import Final
 
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
+from dradriver.kube.resources import RESOURCE_CLAIMS
 from dradriver.reason import Cause, Reason
+
+# What would help after a refusal, at the end of a reason.
+_QUOTA_HELP: Final = "End pods of the namespace, or raise the ResourceQuota."
+_OTHER_HELP: Final = "Change the pod, or the policy, webhook or right that this text names."
+_REFUSES: Final = "The API server refuses "
+_LONGEST: Final = 700  # characters of the server's text, so that the whole reason fits into the annotation
+_MOST_READ: Final = 4096
+# How the server's texts about an object begin (``NewForbidden`` and ``NewInvalid`` of k8s.io/apimachinery 1.36).
+_OBJECT: Final = re.compile(r'^\S+( "[^"]*")? is (forbidden|invalid): ')
 
 # What etcd's client says reaches clients as the API server got it: 500 without a reason (responsewriters/status.go of
 # k8s.io/apiserver 1.36), or as an InternalError.
@@ -104,12 +118,40 @@ def outcome(error: DriverError) -> Outcome:
             return Outcome.OBJECT
 
 
-def reason_of(error: ApiError | Unreachable) -> Reason:
-    """Return the reason of a pod after a refused write, in the server's words.
+def reason_of(error: ApiError | Unreachable, *, is_gang: bool) -> Reason:
+    """Return the reason of a pod, or of a gang's pods if ``is_gang``, after a failed write.
 
-    Only the message shows that a quota refused (``plugin/pkg/admission/resourcequota/controller.go`` of Kubernetes
-    1.36).
+    A refusal is a sentence with the server's text and what would help. Only the text shows that a quota refused
+    (``plugin/pkg/admission/resourcequota/controller.go`` of Kubernetes 1.36).
     """
-    text = error.message if isinstance(error, ApiError) and error.message else str(error)
-    is_quota = isinstance(error, ApiError) and error.forbidden and "exceeded quota" in text
-    return Reason(Cause.CAP if is_quota else Cause.POD, text)
+    if not isinstance(error, ApiError) or outcome(error) is not Outcome.OBJECT:
+        return Reason(Cause.POD, error.message if isinstance(error, ApiError) and error.message else str(error))
+    is_quota = error.forbidden and "exceeded quota" in error.message
+    if not (error.request.startswith("POST ") and error.request.endswith(f"/{RESOURCE_CLAIMS.plural}")):
+        refused = f"a write for the {'gang' if is_gang else 'pod'}"
+    elif is_gang:
+        refused = "a claim of the gang"
+    else:
+        refused = "the pod's claim"
+    helps = _QUOTA_HELP if is_quota else _OTHER_HELP
+    why = f"The API server refuses {refused}: {_server_text(error)}. {helps}"
+    return Reason(Cause.CAP if is_quota else Cause.POD, why)
+
+
+def _server_text(error: ApiError) -> str:
+    """Return the text of a refusal on one line and shortened, without the object's name in front.
+
+    No object has the name of a claim that was not created, so it would only mislead.
+    """
+    text = error.message or f"{error.status} {error.api_reason}"
+    text = "".join(character if character.isprintable() else " " for character in text[:_MOST_READ])
+    text = _OBJECT.sub("", " ".join(text.split())).removesuffix(".")
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 2]}.."
+
+
+def refusal_in(reason: str) -> tuple[str, str]:
+    """Return the refusal that a pod's recorded reason is, and what would help; two empty texts if it is none."""
+    for helps in (_QUOTA_HELP, _OTHER_HELP):
+        if reason.startswith(_REFUSES) and reason.endswith(helps):
+            return reason.removesuffix(helps).rstrip(), helps
+    return "", ""

@@ -16,6 +16,7 @@ from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.policies_reader import read
 from dradriver.api.slices import resource_slices
 from dradriver.cli.main import main
+from dradriver.kube.client import ApiError
 from dradriver.kube.resources import (
     EVENTS,
     NODES,
@@ -643,3 +644,25 @@ async def test_a_gang_in_compute_domains_waits_for_one_fabric(cluster: GpuCluste
     found = await shell.data("explain next")
     assert found["reason"] == cluster.note("next", "reason")
     assert "in one NVLink fabric" in found["reason"]
+
+
+@pytest.mark.parametrize("gang", [False, True])
+async def test_a_place_whose_claim_the_api_server_refuses_is_no_promise(
+    cluster: GpuCluster, shell: CommandLine, gang: bool
+) -> None:
+    cluster.node("n1")
+    cluster.pod("p", 4, wishes={"gang": "g", "gang-size": "1"} if gang else {})
+    exceeded = "exceeded quota: cap, requested: count/claims=4, used: count/claims=0, limited: count/claims=2"
+    message = f'resourceclaims.resource.k8s.io "gpus-p" is forbidden: {exceeded}'
+    cluster.client.refuse["create"] = [ApiError(403, "Forbidden", message)]
+    await cluster.settle()
+    found = await shell.data("explain p")
+    claim = "a claim of the gang" if gang else "the pod's claim"
+    refusal = f"The API server refuses {claim}: {exceeded}."
+    place = "There are places for 1 pod of the gang" if gang else "There is a place for the pod on n1"
+    assert found["reason"] == f"{place} now. But the controller's last try failed. {refusal}"
+    assert found["quota_help"] == "End pods of the namespace, or raise the ResourceQuota."
+    assert found["recorded_reason"] == f"{refusal} {found['quota_help']}"
+    assert found["queue"]["position"] == 1
+    shown = (await shell.run("explain p")).stdout
+    assert f"What would help\n\n{found['quota_help']}\n" in shown

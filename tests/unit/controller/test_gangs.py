@@ -118,7 +118,10 @@ async def test_a_refused_claim_takes_all_back() -> None:
     cluster.client.refuse["create"] = [ApiError(403, "Forbidden", "exceeded quota: q")]
     await cluster.settle()
     assert cluster.store.all(RESOURCE_CLAIMS) == []
-    assert [cluster.note(pod, "reason") for pod in pods] == ["exceeded quota: q"] * 3
+    assert [cluster.note(pod, "reason") for pod in pods] == [
+        "The API server refuses a claim of the gang: exceeded quota: q. End pods of the namespace, or raise the "
+        "ResourceQuota."
+    ] * 3
     assert lifted(cluster, pods) == []
 
 

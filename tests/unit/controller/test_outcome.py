@@ -18,6 +18,11 @@ from tests.fakes.troubles import WEBHOOK, refuse, working
 # createTooManyRequestsError, tooManyRequests of the filters and the quota's evaluator.
 ETCD = ApiError(500, "", "etcdserver: request timed out")
 CREATE = "POST /apis/resource.k8s.io/v1/namespaces/n/resourceclaims"
+REFUSED = 'resourceclaims.resource.k8s.io "gpus-atm5ajvojl" is forbidden: '
+EXCEEDED = "exceeded quota: cap, requested: count/claims=4, used: count/claims=0, limited: count/claims=2"
+POLICY = "ValidatingAdmissionPolicy 'x' with binding 'y' denied request: no"
+QUOTA_HELP = "End pods of the namespace, or raise the ResourceQuota."
+OTHER_HELP = "Change the pod, or the policy, webhook or right that this text names."
 EVICT = "POST /api/v1/namespaces/n/pods/p/eviction"
 QUOTA = ApiError(
     409,
@@ -130,3 +135,60 @@ async def test_etcd_in_trouble_pauses_all_and_the_oldest_are_first_once_it_is_ov
         await asyncio.sleep(30)
         placed = sorted(claim["metadata"]["name"] for claim in cluster.all(RESOURCE_CLAIMS))
         assert placed == [f"gpus-p{number:02d}" for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("error", "says", "helps"),
+    [
+        (ApiError(403, "Forbidden", REFUSED + EXCEEDED), EXCEEDED, QUOTA_HELP),
+        (ApiError(403, "Forbidden", REFUSED + POLICY), POLICY, OTHER_HELP),
+        (ApiError(422, "Invalid", POLICY + "."), POLICY, OTHER_HELP),
+        (
+            ApiError(422, "Invalid", 'ResourceClaim.resource.k8s.io "gpus-a" is invalid: spec: Required value'),
+            "spec: Required value",
+            OTHER_HELP,
+        ),
+        (
+            ApiError(403, "Forbidden", 'resourceclaims.resource.k8s.io is forbidden: User "x" cannot create resource'),
+            'User "x" cannot create resource',
+            OTHER_HELP,
+        ),
+        (
+            ApiError(400, "BadRequest", 'admission webhook "x" denied the request: two\nlines\x1b[31m'),
+            'admission webhook "x" denied the request: two lines [31m',
+            OTHER_HELP,
+        ),
+        (ApiError(500, "InternalError", WEBHOOK), WEBHOOK, OTHER_HELP),
+        (ApiError(403), "403", OTHER_HELP),
+    ],
+)
+async def test_a_pod_whose_claim_is_refused_says_so_in_a_sentence_with_a_remedy(
+    error: ApiError, says: str, helps: str
+) -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    cluster.client.refuse["create"] = [error]
+    await cluster.settle()
+    assert cluster.note("p", "reason") == f"The API server refuses the pod's claim: {says}. {helps}"
+
+
+async def test_a_long_text_of_the_server_leaves_room_for_the_remedy() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    cluster.client.refuse["create"] = [ApiError(403, "Forbidden", REFUSED + EXCEEDED + "," * 5000)]
+    await cluster.settle()
+    reason = cluster.note("p", "reason") or ""
+    assert len(reason) <= 1024
+    assert reason.endswith(f",... {QUOTA_HELP}")
+
+
+async def test_a_pod_whose_gate_may_not_be_removed_says_so() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    denied = 'admission webhook "x" denied the request: no'
+    cluster.client.refuse["patch"] = [ApiError(400, "BadRequest", denied)]
+    await cluster.settle()
+    assert cluster.note("p", "reason") == f"The API server refuses a write for the pod: {denied}. {OTHER_HELP}"

@@ -291,7 +291,10 @@ async def test_a_refused_claim_is_told_and_the_next_pod_goes_on() -> None:
     cluster.deliver()
     cluster.client.refuse["create"] = [ApiError(403, "Forbidden", "exceeded quota: gpus")]
     await cluster.worker.rest()
-    assert cluster.note("one", "reason") == "exceeded quota: gpus"
+    assert cluster.note("one", "reason") == (
+        "The API server refuses the pod's claim: exceeded quota: gpus. End pods of the namespace, or raise the "
+        "ResourceQuota."
+    )
     assert cluster.claim("two") is not None
 
 

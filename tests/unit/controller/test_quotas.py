@@ -43,7 +43,7 @@ async def test_a_claim_that_a_webhook_denies_by_a_conflict_stops_no_other_of_its
         cluster.pod("good", 1)
         await asyncio.sleep(5)
         assert cluster.gpus("good")[0] == "a"
-        assert cluster.note("bad", "reason") == denied
+        assert f": {denied}. " in (cluster.note("bad", "reason") or "")
 
 
 async def test_gpus_are_given_back_while_a_quota_is_busy() -> None:
@@ -108,4 +108,7 @@ async def test_a_pod_that_has_failed_says_its_own_trouble_and_no_longer_that_its
         cluster.pod("other", 8, namespace="other")
         await asyncio.sleep(120)
         assert cluster.find(RESOURCE_CLAIMS, claim_of("other"), "other") is not None
-        assert cluster.note("p", "reason") == exceeded
+        assert cluster.note("p", "reason") == (
+            f"The API server refuses the pod's claim: {exceeded}. End pods of the namespace, or raise the "
+            "ResourceQuota."
+        )
