@@ -16,7 +16,7 @@ from dradriver.api.policies.tenant_policies import Cap, Queue, Tenant
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import Killed, claim_of
-from tests.fakes.preempting import ON, Contested, contested
+from tests.fakes.preempting import ON, Contested, contested, runs_since
 from tests.fakes.sharing import nodes_of
 from tests.fakes.troubles import working
 
@@ -303,6 +303,8 @@ async def test_nodes_of_a_preemption_are_in_the_place_where_pods_must_be_with_th
     for node, of in (("a", "z1"), ("b", "z2"), ("c", "z1")):
         cluster.node(node, labels={zone: of})
     await cluster.run(("low-0", 8, 0), ("low-1", 8, 0), ("low-2", 8, 0))
+    for low in ("low-0", "low-1", "low-2"):
+        runs_since(cluster, low, 700)  # equally long, so that the first node by name is chosen
     rule = {"topologyKey": zone, "labelSelector": {"matchLabels": {"app": "leader"}}}
     near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
     cluster.pod("follower", 1, affinity=near)
