@@ -1,4 +1,4 @@
-"""Numbers with their nouns in texts for people, ``1 GPU``, ``2 GPUs``, and the first entries of long lists."""
+"""Numbers with their nouns in texts for people, ``1 GPU``, ``2 GPUs``, and the beginning of long lists and texts."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def first_of(texts: Sequence[str], most: int) -> str:
     """Return at most ``most`` of some texts, joined by commas, and how many more there are: ``a, b and 3 more``."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most ``most`` characters; a text that was longer ends with ``...``."""
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -60,6 +60,9 @@ def fail(
     )
     simulated_failures.write(file, broken)
     _print_broken(node, broken)
+    for kind in sorted(broken[name].kinds - old.kinds):
+        if seconds := KINDS[kind].comes_s:
+            click.echo(f"It reports the fault {kind} {seconds:.0f} s after that.")
 
 
 @fault.command()
@@ -98,9 +101,6 @@ def _print_endings(healed: Mapping[str, Failure]) -> None:
 def _print_broken(node: str, broken: Mapping[str, Failure]) -> None:
     gpus = ", ".join(sorted(broken, key=natural)) or "none"
     click.echo(f"Broken GPUs of node {node}: {gpus}. The node agent reads this within ten seconds.")
-    for kind in sorted({kind for failure in broken.values() for kind in failure.kinds}):
-        if seconds := KINDS[kind].comes_s:
-            click.echo(f"It reports the fault {kind} {seconds:.0f} s after that.")
 
 
 def _names(folder: Path, node: str, gpus: Sequence[str]) -> list[str]:

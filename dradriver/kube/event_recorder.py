@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from dradriver.counted import shortened
 from dradriver.errors import DriverError
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, PatchKind
@@ -77,8 +78,7 @@ class Recorder:
             message: The reason for people; cut to 1,024 characters.
             action: The action that was done or tried, as one word in CamelCase.
         """
-        if len(message) > LONGEST_MESSAGE:
-            message = message[: LONGEST_MESSAGE - 3] + "..."
+        message = shortened(message, LONGEST_MESSAGE)
         namespace = about.namespace or CLUSTER_NAMESPACE
         # The name has a hash of all arguments: each replica finds the Event that has the same text.
         name = self._event_name(about, type, reason, message, action)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.counted import counted, first_of
+from dradriver.counted import counted, first_of, shortened
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,8 @@ def test_a_noun_can_have_another_plural() -> None:
 )
 def test_the_first_names_and_the_number_of_the_others(names: list[str], text: str) -> None:
     assert first_of(names, 2) == text
+
+
+@pytest.mark.parametrize(("text", "shown"), [("", ""), ("abcdef", "abcdef"), ("abcdefg", "abc...")])
+def test_a_long_text_ends_with_dots(text: str, shown: str) -> None:
+    assert shortened(text, 6) == shown

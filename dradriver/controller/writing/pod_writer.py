@@ -18,6 +18,7 @@ from dradriver.api.claims import nvsentinel_note
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.writing.write_outcome import MovedOnError
+from dradriver.counted import shortened
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import PODS
 
@@ -26,7 +27,7 @@ LONGEST_REASON: Final = 1024
 
 def cut(reason: str) -> str:
     """Return a reason's text, shortened to the longest annotation that this driver writes."""
-    return reason if len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 3] + "..."
+    return shortened(reason, LONGEST_REASON)
 
 
 class PodWriter:

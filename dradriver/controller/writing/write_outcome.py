@@ -9,10 +9,11 @@ import enum
 import re
 from typing import Final
 
+from dradriver.counted import shortened
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import RESOURCE_CLAIMS
-from dradriver.reason import Cause, Reason
+from dradriver.reason import Cause, Reason, sentences
 
 # What would help after a refusal, at the end of a reason.
 _QUOTA_HELP: Final = "End pods of the namespace, or raise the ResourceQuota."
@@ -134,8 +135,8 @@ def reason_of(error: ApiError | Unreachable, *, is_gang: bool) -> Reason:
     else:
         refused = "the pod's claim"
     helps = _QUOTA_HELP if is_quota else _OTHER_HELP
-    why = f"The API server refuses {refused}: {_server_text(error)}. {helps}"
-    return Reason(Cause.CAP if is_quota else Cause.POD, why)
+    why = f"{_REFUSES}{refused}: {_server_text(error)}"
+    return Reason(Cause.CAP if is_quota else Cause.POD, sentences(why, helps))
 
 
 def _server_text(error: ApiError) -> str:
@@ -145,8 +146,7 @@ def _server_text(error: ApiError) -> str:
     """
     text = error.message or f"{error.status} {error.api_reason}"
     text = "".join(character if character.isprintable() else " " for character in text[:_MOST_READ])
-    text = _OBJECT.sub("", " ".join(text.split())).removesuffix(".")
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 2]}.."
+    return shortened(_OBJECT.sub("", " ".join(text.split())), _LONGEST)
 
 
 def refusal_in(reason: str) -> tuple[str, str]:

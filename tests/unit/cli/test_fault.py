@@ -60,11 +60,13 @@ def test_what_is_broken_adds_up_and_is_repaired_one_by_one_or_all(tmp_path: Path
     assert said == f"Broken GPUs of node {NODE}: gpu-1. The node agent reads this within ten seconds.\n"
     said = fault(tmp_path, "fail", "--node", NODE, "gpu-1", "--fault", "thermal").stdout
     assert said.endswith("reads this within ten seconds.\nIt reports the fault thermal 60 s after that.\n")
-    fault(tmp_path, "fail", "--node", NODE, "gpu-2", "--lost")
+    said = fault(tmp_path, "fail", "--node", NODE, "gpu-2", "--lost").stdout
+    assert said == f"Broken GPUs of node {NODE}: gpu-1, gpu-2. The node agent reads this within ten seconds.\n"
     found = simulated(tmp_path)
     assert kinds(found) == {1: ["simulated fault: thermal", "XID 79 in the simulated kernel's log"]}
     assert [gpu.uuid for gpu in found.read().gpus] == [uuid(i) for i in (0, 1, 3, 4, 5, 6, 7)]
     healed = fault(tmp_path, "heal", "--node", NODE, "gpu-2").stdout
+    assert "thermal" not in healed, "the agent has reported it already"
     assert healed.endswith("The faults of gpu-2 and their taints end at the same time.\n"), (
         "a lost GPU is back at the next reading"
     )

@@ -36,14 +36,18 @@ async def test_a_claim_that_a_webhook_denies_by_a_conflict_stops_no_other_of_its
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
     denied = 'admission webhook "x.example.com" denied the request: name is reserved'
-    refuse_claim(cluster, "bad", raising(ApiError(409, "Conflict", denied)))
+    request = "POST /apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    refuse_claim(cluster, "bad", raising(ApiError(409, "Conflict", denied, request=request)))
     cluster.pod("bad", 1)
     async with working(cluster):
         await asyncio.sleep(0.1)
         cluster.pod("good", 1)
         await asyncio.sleep(5)
         assert cluster.gpus("good")[0] == "a"
-        assert f": {denied}. " in (cluster.note("bad", "reason") or "")
+        assert cluster.note("bad", "reason") == (
+            f"The API server refuses the pod's claim: {denied}. Change the pod, or the policy, webhook or right that "
+            "this text names."
+        )
 
 
 async def test_gpus_are_given_back_while_a_quota_is_busy() -> None:

@@ -155,7 +155,10 @@ async def test_a_refusal_of_one_that_comes_costs_the_others_nothing() -> None:
     cluster.client.refuse["patch"] = [ApiError(403, "Forbidden", "quota", None)]
     cluster.pod("sampler", wishes=SHARED)
     await cluster.settle()
-    assert "a write for the pod: quota. " in (cluster.note("sampler", "reason") or "")
+    assert cluster.note("sampler", "reason") == (
+        "The API server refuses a write for the pod: quota. Change the pod, or the policy, webhook or right that this "
+        "text names."
+    )
     assert the_claim(cluster)["status"]["allocation"]
     assert cluster.get_pod("trainer")["spec"]["nodeName"] == "a"
 
