@@ -146,6 +146,20 @@ class Place(_Fact, frozen=True, rename={"parts": "fractions"}):
     unhealthy: tuple[int, ...] = ()
 
 
+class UnhealthyPod(_Fact, frozen=True):
+    """A pod that has GPUs with a fault (``gputopo health``).
+
+    Attributes:
+        pod: Its name.
+        node: The node of its GPUs.
+        gpus: The GPUs that have a fault, by their numbers on the node.
+    """
+
+    pod: str
+    node: str
+    gpus: tuple[int, ...]
+
+
 class Static(_Fact, frozen=True, rename={"there": "exists"}):
     """The ResourceClaimTemplate and claim of a pod that the scheduler alone places.
 
@@ -324,6 +338,7 @@ class Verdict(
         quota_help: What would help a workload that a cap of its tenant or the API server refuses, in words.
         turn: Its position in the queue.
         same_name: The name of a gang that is called like the pod, in the form that ``explain`` takes; empty for none.
+        unhealthy_pods: The other pods of the named owner or gang that have unhealthy GPUs.
         happened: Its history, oldest first.
         unread: Messages about objects that could not be read, so that they are not considered.
     """
@@ -340,5 +355,6 @@ class Verdict(
     quota_help: str = ""
     turn: Turn | None = None
     same_name: str = ""
+    unhealthy_pods: tuple[UnhealthyPod, ...] = ()
     happened: tuple[Happening, ...] = ()
     unread: tuple[str, ...] = ()
