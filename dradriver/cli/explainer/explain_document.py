@@ -90,9 +90,7 @@ def rest(verdict: Verdict) -> Document:
     if verdict.gang is not None:
         add("Gang", *_gang(verdict.gang))
         if verdict.gang.room:
-            add("Room for pods of this gang, not counting caps", _room(verdict.gang))
-        if verdict.gang.helps:
-            add("What would help the gang", *_ways(verdict.gang))
+            add("Room for pods of this gang", _room(verdict.gang))
     if verdict.static is not None:
         add("Claim", _static(verdict.static))
     if verdict.place is not None:
@@ -102,10 +100,12 @@ def rest(verdict: Verdict) -> Document:
         add("Better sets of GPUs", _helps(verdict.better, free="free now: a pod that is created again would get it"))
     if verdict.free is not None:
         add("Free GPUs", *_free(verdict.free))
-    if verdict.quota_help:
-        add("What would help", Notes(lines=(Cell(verdict.quota_help),)))
-    if verdict.helps:
-        add("What would help", _helps(verdict.helps, free="free"))
+    if verdict.quota_help or verdict.helps:
+        quota = (Notes(lines=(Cell(verdict.quota_help),)),) if verdict.quota_help else ()
+        sets = (_helps(verdict.helps, free="free"),) if verdict.helps else ()
+        add("What would help", *quota, *sets)
+    if verdict.gang is not None and verdict.gang.helps:
+        add("What would help the gang", *_ways(verdict.gang))
     if verdict.turn is not None:
         add("Queue", Notes(lines=(Cell(_turn(verdict.turn)), Cell(MOVES))))
     if verdict.happened:

@@ -335,7 +335,8 @@ class Verdict(
         helps: Sets that the pod could get if other pods ended. The set with the fewest such pods is first.
         better: For a pod whose place is not the best: the better sets.
         better_free: Whether one of them is free now; None if no better sets were looked for.
-        quota_help: What would help a workload that a cap of its tenant or the API server refuses, in words.
+        quota_help: What would help a workload that a cap of its tenant or the API server refuses, or that a higher cap
+            would give a place now, in words.
         turn: Its position in the queue.
         same_name: The name of a gang that is called like the pod, in the form that ``explain`` takes; empty for none.
         unhealthy_pods: The other pods of the named owner or gang that have unhealthy GPUs.
