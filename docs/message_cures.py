@@ -273,8 +273,13 @@ REASONS: Final[dict[str, Cure]] = {
     "quota: tenant … may use": Cure(
         "With this pod or its gang, the tenant would use more GPUs than its [cap](../tasks/tenants.md#caps) in "
         "the policies file. A cap can count all GPUs or only some GPU products.",
-        "`Refused by quota`: the pod or gang alone exceeds the cap. Request less, or ask for a higher cap. "
-        "`Waiting for quota`: wait until pods of the tenant end. `gputopo tenants` shows all caps.",
+        "`Refused by quota`: the pod or gang alone exceeds the cap. Request less, or ask for a higher cap. Other caps "
+        "of the tenant, for example for one product, also apply. "
+        "`Waiting for quota`: wait until pods of the tenant end. "
+        "`GPUs are left out by quota`: free GPUs may be enough, but this cap excludes them. Ask for a higher cap, or "
+        "wait for GPUs that the cap does not count. Pods of the tenant that end help only if `In use` is "
+        "not 0. `gputopo explain` says whether a higher cap helps at once, and how high it must be. `gputopo tenants` "
+        "shows all caps.",
     ),
     "The tenant of the namespace is not known yet": Cure(
         "Some tenants select namespaces by labels, and the controller cannot read namespaces yet.",

@@ -58,9 +58,9 @@ def explain(
     """Print why a pod waits, or which GPUs it got.
 
     WORKLOAD is POD, NAMESPACE/POD, KIND/NAME (such as job/train or gang/train) or NAMESPACE/KIND/NAME. If it has
-    several pods, the first pod that waits is explained, with its gang. If no pod has the name POD, a gang or owner of
-    that name is explained. Without WORKLOAD, all waiting pods are listed, the oldest first, including pods that the
-    scheduler alone places.
+    several pods, the first pod that waits is explained, with its gang, and the other pods with unhealthy GPUs are
+    listed. If no pod has the name POD, a gang or owner of that name is explained. Without WORKLOAD, all waiting pods
+    are listed, the oldest first, including pods that the scheduler alone places.
 
     The command makes the controller's decision again from the present state of the cluster. It writes nothing. If no
     driver is installed, it says so first, and what that means for the pod.
@@ -141,7 +141,8 @@ async def _print_explanation(
         # Imported here: loading it takes longer than reading the pod.
         from dradriver.cli.explainer.verdict import verdict
 
-        pod_verdict = await verdict(client, server, pod, policies, driver)
+        living = [other for other in others if not other.finished]
+        pod_verdict = await verdict(client, server, pod, policies, driver, others=living)
     for trouble in pod_verdict.unread:
         warn(trouble)
     if output == "table":
@@ -168,7 +169,7 @@ async def _read(client: Client, server: ServerConfig, workload: WorkloadName) ->
         pods = _of(await _labelled(client, server, namespace), workload)
         if not pods:
             raise cluster_reading.ClusterError(
-                f"{server.url}: namespace {namespace} has no pod of {workload.words} that this driver places. "
+                f"namespace {namespace} has no pod of {workload.words} that this driver places. "
                 "List the pods that wait: gputopo explain -A"
             )
         return workload, pods
@@ -181,7 +182,7 @@ async def _read(client: Client, server: ServerConfig, workload: WorkloadName) ->
                 owner = workload._replace(kind=workload_names.GANG if workload_names.GANG in kinds else kinds[0])
                 return owner, _of(labelled, owner)
             raise cluster_reading.ClusterError(
-                f"{server.url}: namespace {namespace} has no pod {workload.name}. kubectl get pods -n {namespace} "
+                f"namespace {namespace} has no pod {workload.name}. kubectl get pods -n {namespace} "
                 f"lists its pods. Name another namespace with -n."
             ) from error
         raise cluster_reading.refused(error, server, PODS, namespace=namespace) from error

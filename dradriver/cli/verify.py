@@ -15,7 +15,7 @@ from dradriver.api.base import names
 from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.slices import resource_slices
-from dradriver.cli.cluster import access, cluster_reading, cluster_view, policies_in_force
+from dradriver.cli.cluster import access, cluster_reading, cluster_view, installation, policies_in_force
 from dradriver.cli.cluster.cluster_options import (
     allocating_driver_option,
     driver_namespace_option,
@@ -33,7 +33,7 @@ from dradriver.cli.verifier import (
     webhook_checks,
 )
 from dradriver.cli.verifier.cluster_checks import Seen
-from dradriver.cli.verifier.driver_pods import SELECTOR, WEBHOOK_SELECTOR
+from dradriver.cli.verifier.driver_pods import NODE, SELECTOR, WEBHOOK_SELECTOR, pods_of
 from dradriver.cli.verifier.finding import Finding, Status, failed, warned, worst
 from dradriver.cluster.views.gone_node_views import GoneNode
 from dradriver.cluster.views.holder_names import Held, held_by
@@ -41,7 +41,6 @@ from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import (
-    DAEMON_SETS,
     DEVICE_CLASSES,
     EVENTS,
     LEASES,
@@ -121,7 +120,8 @@ def verify(
     the container runtime of the machine on which it runs; with NODE also whether the node's slices describe this
     machine.
 
-    The checks of the cluster are about the installation. A GPU that is lost or has a fault is a WARN: pods get the
+    The checks of the cluster are about the installation. If no driver is installed, the first line says so, and no part
+    of the driver is checked. A GPU that is lost or has a fault is a WARN: pods get the
     other GPUs. "gputopo health" is about the GPUs, and ends with 1 then.
 
     Exit status: 0 no FAIL, 1 a FAIL, 2 wrong usage, or the checks could not run.
@@ -235,7 +235,8 @@ async def _check_cluster(
         ClusterError: There is no such node, or the server does not let us read what the checks need.
     """
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        driver_namespace = await policies_in_force.driver_namespace(client, named_namespace)
+        driver = await installation.read(client, server, named_namespace)
+        driver_namespace = driver.namespace
         nodes: list[dict[str, Any]] = await cluster_reading.listed(client, server, NODES, dict)
         if node:
             nodes = [listed_node for listed_node in nodes if listed_node["metadata"]["name"] == node]
@@ -243,13 +244,20 @@ async def _check_cluster(
                 raise ClusterError(f"the cluster has no node {node}. List the nodes: kubectl get nodes")
         classes: list[dict[str, Any]] = await cluster_reading.listed(client, server, DEVICE_CLASSES, dict)
         slices = await cluster_reading.listed(client, server, RESOURCE_SLICES, ResourceSlice)
-        # None and no DaemonSets if not known; ``unread`` has a warning then.
-        gone_nodes, holders, daemon_sets, unread = await _agents(client, server, driver_namespace, nodes, slices)
-        agents_wanted = agent_checks.desired(daemon_sets)
+        pods: list[dict[str, Any]] = await cluster_reading.listed(
+            client, server, PODS, dict, namespace=driver_namespace
+        )
+        # The nodes are None if they are not known; ``unread`` has a warning then.
+        gone_nodes, holders, unread = await _agents(client, server, nodes, slices)
+        if driver.unread:
+            unread.append(warned(NODE, f"how many node agents there should be is not known: {driver.unread}", _VIEWER))
+        agents_wanted = agent_checks.desired(driver.daemon_sets)
+        # Without node agents no driver is installed, but an administrator can have deleted the node agents alone.
+        are_parts_there = not driver.absence or any(pods_of(pods, part) for part in cluster_checks.PARTS)
         seen = Seen(
             nodes=nodes,
             slices=slices,
-            pods=await cluster_reading.listed(client, server, PODS, dict, namespace=driver_namespace),
+            pods=pods,
             leases=await cluster_reading.listed(client, server, LEASES, dict, namespace=driver_namespace),
             classes=frozenset(device_class["metadata"]["name"] for device_class in classes),
             namespace=driver_namespace,
@@ -257,43 +265,64 @@ async def _check_cluster(
             gone=gone_nodes,
             used=holders,
             agents_wanted=agents_wanted,
-            images_wanted=agent_checks.images(daemon_sets),
+            images_wanted=agent_checks.images(driver.daemon_sets),
+            are_parts_there=are_parts_there,
             server=await _server_version(client),
         )
         # ``seen``: everything that the checks look at, so that they read nothing themselves.
         # Leases and certificates have times of the cluster, and this machine's clock may differ.
         now = cluster_checks.clock(client.connection.date)
-        findings = [*cluster_checks.findings(seen, now=now), *unread]
+        findings = [failed("installation", driver.problem, driver.cure)] if driver.absence else []
+        findings += [*cluster_checks.findings(seen, now=now), *unread]
         if node:
             return findings
 
         # Parts of the driver that belong to no node: the DaemonSet's pods, policies, webhook and rights.
         is_missing = agents_wanted > len(seen.agents())
         findings += await _agent_admission(client, server, driver_namespace, is_missing=is_missing)
-        stored = await policies_in_force.read(client, server, driver_namespace)
-        used = await policies_checks.ask(client, seen.pods, driver_namespace)
-        findings.append(policies_checks.finding(seen.leases, used, stored, driver_namespace))
-        findings += policies_checks.unmatched_selectors(stored.policies, cluster_checks.gpus_by_node(seen))
-
-        webhook_configurations: list[dict[str, Any]] = []
-        for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
-            # Other programs can have webhooks in the driver's namespace.
-            webhook_configurations += await cluster_reading.listed(
-                client, server, resource, dict, label_selector=WEBHOOK_SELECTOR
-            )
-        findings += webhook_checks.certificates(webhook_configurations, driver_namespace, now=now)
-        findings += await webhook_checks.against_secret(
-            client, webhook_configurations, seen.pods, driver_namespace, now=now
-        )
+        if are_parts_there:
+            stored = await policies_in_force.read(client, server, driver_namespace)
+            used = await policies_checks.ask(client, seen.pods, driver_namespace)
+            findings.append(policies_checks.finding(seen.leases, used, stored, driver_namespace))
+            findings += policies_checks.unmatched_selectors(stored.policies, cluster_checks.gpus_by_node(seen))
         try:
-            if webhook_checks.excludes(webhook_configurations, driver_namespace, try_namespace):
-                findings.append(webhook_checks.not_asked(try_namespace))
-            else:
-                findings.append(await webhook_checks.check_with_bad_pod(client, try_namespace))
+            findings += await _webhook(client, server, seen, try_namespace, now=now)
             findings += await rights_checks.findings(client, driver_namespace)
         except (ApiError, Unreachable) as error:
             raise cluster_reading.refused(error, server, PODS) from error
     return findings
+
+
+async def _webhook(
+    client: Client, server: ServerConfig, seen: Seen, try_namespace: str, *, now: float
+) -> list[Finding]:
+    """Return the findings about the webhook; none if the cluster has neither a part of the driver nor a webhook of it.
+
+    Args:
+        client: The API server's client, inside its ``async with`` block.
+        server: The server, for messages.
+        seen: The objects of the cluster.
+        try_namespace: The namespace in which the creation of a pod is tried (dry run).
+        now: Seconds since the epoch.
+
+    Raises:
+        ApiError: The server refuses the pod that is tried, and not because of the webhook.
+        ClusterError: The user may not read webhook configurations.
+        Unreachable: The server does not answer.
+    """
+    configurations: list[dict[str, Any]] = []
+    for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+        # Other programs can have webhooks in the driver's namespace.
+        configurations += await cluster_reading.listed(client, server, resource, dict, label_selector=WEBHOOK_SELECTOR)
+    if not (seen.are_parts_there or configurations):
+        return []
+    findings = [
+        *webhook_checks.certificates(configurations, seen.namespace, now=now),
+        *await webhook_checks.against_secret(client, configurations, seen.pods, seen.namespace, now=now),
+    ]
+    if webhook_checks.excludes(configurations, seen.namespace, try_namespace):
+        return [*findings, webhook_checks.not_asked(try_namespace)]
+    return [*findings, await webhook_checks.check_with_bad_pod(client, try_namespace)]
 
 
 async def _agent_admission(client: Client, server: ServerConfig, namespace: str, *, is_missing: bool) -> list[Finding]:
@@ -322,30 +351,19 @@ async def _agent_admission(client: Client, server: ServerConfig, namespace: str,
 
 
 async def _agents(
-    client: Client, server: ServerConfig, namespace: str, nodes: list[dict[str, Any]], slices: list[ResourceSlice]
-) -> tuple[tuple[GoneNode, ...] | None, Held, list[dict[str, Any]], list[Finding]]:
-    """Return the nodes whose agent is gone, the users of devices, the DaemonSets of node agents, and warnings.
+    client: Client, server: ServerConfig, nodes: list[dict[str, Any]], slices: list[ResourceSlice]
+) -> tuple[tuple[GoneNode, ...] | None, Held, list[Finding]]:
+    """Return the nodes whose agent is gone, the users of devices, and warnings.
 
-    A warning names objects that the user may not read. Then the nodes are None, and there are no users or DaemonSets.
+    A warning names objects that the user may not read. Then the nodes are None, and there are no users.
     """
     node_names = {str(node["metadata"]["name"]) for node in nodes}
-    gone_nodes: tuple[GoneNode, ...] | None = None
-    used: Held = {}
-    daemon_sets: list[dict[str, Any]] = []
-    warnings: list[Finding] = []
     try:
         claims = await cluster_reading.listed(client, server, RESOURCE_CLAIMS, cluster_reading.read_claim)
-        gone_nodes = tuple(cluster_view.gone_views(slices, claims, is_node=node_names.__contains__))
-        used = held_by(claims, {})
     except ClusterError as error:
-        warnings.append(warned("agents", f"whether a node lost its agent is not known: {error}", _VIEWER))
-    try:
-        daemon_sets = await cluster_reading.listed(
-            client, server, DAEMON_SETS, dict, namespace=namespace, label_selector=SELECTOR
-        )
-    except ClusterError as error:
-        warnings.append(warned("node", f"how many node agents there should be is not known: {error}", _VIEWER))
-    return gone_nodes, used, daemon_sets, warnings
+        return None, {}, [warned("agents", f"whether a node lost its agent is not known: {error}", _VIEWER)]
+    gone_nodes = tuple(cluster_view.gone_views(slices, claims, is_node=node_names.__contains__))
+    return gone_nodes, held_by(claims, {}), []
 
 
 async def _server_version(client: Client) -> str:

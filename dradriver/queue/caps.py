@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims.pins import is_set
+from dradriver.api.claims.pins import Key, is_set
 from dradriver.api.policies.tenant_policies import Cap
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.gpu_parts import of_products
@@ -204,7 +204,7 @@ class Caps(Limit):
             The second value is True if these members could use only denied products: then they cannot get their GPUs.
             """
             asked = self._asked(wanting[:count])
-            closed_products = self._products(tenant, asked, leaving)
+            closed_products = self._products(tenant, asked, leaving, self._tenants.caps(tenant))
             return closed_products, bool(closed_products) and _possible(asked) <= closed_products
 
         denied, is_denied = closed_for(len(wanting))
@@ -239,23 +239,24 @@ class Caps(Limit):
         return [(len(alike), kinds.asked(alike[0].wish.request)) for alike in members_by_request.values()]
 
     def _products(
-        self, tenant: str, asked: Sequence[tuple[int, dict[str, float]]], leaving: Mapping[str, float]
+        self,
+        tenant: str,
+        asked: Sequence[tuple[int, dict[str, float]]],
+        leaving: Mapping[str, float],
+        caps: Sequence[Cap],
     ) -> Closed:
-        """Return the products for which a tenant's caps leave too few GPUs.
+        """Return the products for which some caps leave too few GPUs.
 
         Args:
             tenant: The tenant of the workload that requests GPUs.
             asked: The requests, as ``_asked`` returns them.
             leaving: GPUs by product that do not count (``_leaving``).
+            caps: The caps of the tenant that count.
         """
         closed: set[str] = set()
-        for cap in self._tenants.caps(tenant):
+        for cap in caps:
             room = cap.gpus - self._counted(tenant, cap, leaving) + _ROUNDING
-            capped = {product for product in _possible(asked) if _counts_for(cap, product)}
-            for product in capped - closed:
-                gpus = sum(count * _needed(by_product, product, capped) for count, by_product in asked)
-                if gpus > room:
-                    closed.add(product)
+            closed |= {product for product, gpus in _counting(asked, cap).items() if gpus > room}
         return frozenset(closed)
 
     def _over(self, tenant: str, asked: Sequence[tuple[int, dict[str, float]]], leaving: Mapping[str, float]) -> Cap:
@@ -282,19 +283,73 @@ class Caps(Limit):
             gpus for product, gpus in leaving.items() if _counts_for(cap, product)
         )
 
-    def _leaving(self, workload: PendingWorkload) -> dict[str, float]:
-        """Return the GPUs, by product, that are already kept for a workload.
+    def _leaving(self, workload: PendingWorkload, ended: Collection[Key] = ()) -> dict[str, float]:
+        """Return the GPUs, by product, that do not count for the caps of a workload's tenant.
 
-        They must not count twice. A claim keeps these GPUs for a replacement pod of a running gang. When the pod gets
-        its place, this claim is deleted. Empty if no GPUs are kept.
+        These are the GPUs of the tenant's claims in ``ended``, and the GPUs that are already kept for the workload,
+        which must not count twice. A claim keeps these GPUs for a replacement pod of a running gang. When the pod gets
+        its place, this claim is deleted.
         """
         leaving: dict[str, float] = {}
-        if (claim := kept_claim(self._picture, workload)) is not None:
+        tenant, kept = self._tenants.of(workload.key[0]), kept_claim(self._picture, workload)
+        own_ended = {claim for claim in ended if self._tenants.of(claim[0]) == tenant}
+        for claim in own_ended if kept is None else own_ended | {kept}:
             for bucket, gpus in self._picture.gpu_time.of(claim).items():
                 _add(leaving, {bucket.product: gpus})
         return leaving
 
     # What people are told.
+
+    def closed_without(self, workload: PendingWorkload, members: Sequence[Member], ended: Collection[Key]) -> Closed:
+        """Return the GPU products that the caps would deny some members if the claims in ``ended`` had ended.
+
+        Raises:
+            WordError: The request of a member cannot be read.
+        """
+        tenant = self._tenants.of(workload.key[0])
+        leaving = self._leaving(workload, ended)
+        return self._products(tenant, self._asked(members), leaving, self._tenants.caps(tenant))
+
+    def raising_helps(
+        self, workload: PendingWorkload, members: Sequence[Member], has_place: Callable[[Closed], bool]
+    ) -> str:
+        """Return sentences for users: which higher cap gives a workload a place among the GPUs that are free now.
+
+        One cap is named if it is enough, else all caps that leave out GPUs. The result is empty if no cap helps.
+
+        Args:
+            workload: The workload. It has no place now.
+            members: The members of it that need a place.
+            has_place: Returns whether they have a place if only these GPU products are denied.
+
+        Raises:
+            WordError: The request of a member cannot be read.
+        """
+        tenant, leaving = self._tenants.of(workload.key[0]), self._leaving(workload)
+        asked, caps = self._asked(members), self._tenants.caps(tenant)
+        closing = [cap for cap in caps if self._products(tenant, asked, leaving, [cap])]
+        denied = self._products(tenant, asked, leaving, closing)
+        for raised in [*([cap] for cap in closing), closing]:
+            still_denied = self._products(tenant, asked, leaving, [cap for cap in closing if cap not in raised])
+            if still_denied == denied or not has_place(still_denied):
+                continue
+            lacking = {
+                cap: round(self._counted(tenant, cap, leaving) + max(_counting(asked, cap).values()) - cap.gpus, 6)
+                for cap in raised
+            }
+            higher = " and ".join(
+                f"from {_plain(cap.gpus)} to {counted(cap.gpus + gpus, 'GPU')}{_of(cap)}"
+                for cap, gpus in lacking.items()
+            )
+            help_text = (
+                f'Ask an administrator to raise the cap of tenant "{tenant}" {higher}. Then there is a place at once: '
+                "the GPUs that the cap leaves out are free."
+            )
+            if all(self._counted(tenant, cap, leaving) >= gpus for cap, gpus in lacking.items()):
+                released = " and ".join(f"{counted(gpus, 'GPU')}{_of(cap)}" for cap, gpus in lacking.items())
+                help_text += f" It is also enough if pods of the tenant release {released}."
+            return f"{help_text} gputopo tenants shows the caps and their use."
+        return ""
 
     def helps(self, workload: PendingWorkload) -> str:
         """Return a sentence for users: what would help a workload that these caps refuse.
@@ -312,7 +367,14 @@ class Caps(Limit):
         gpus = _most(asked, cap)
         if _exceeds(gpus, cap):
             most = counted(cap.gpus, "GPU")
-            return f'Request at most {most}{_of(cap)}, or ask an administrator to raise the cap of tenant "{tenant}".'
+            others = [
+                f"{counted(other.gpus, 'GPU')}{_of(other)}"
+                for other in self._tenants.caps(tenant)
+                if other != cap and _exceeds(_most(asked, other), other)
+            ]
+            also = f" These caps of the tenant also apply: {', '.join(others)}." if others else ""
+            raising = f'ask an administrator to raise the cap of tenant "{tenant}"'
+            return f"Request at most {most}{_of(cap)}, or {raising}.{also}"
         lacking = self._counted(tenant, cap, leaving) + gpus - cap.gpus
         released = f"{_plain(lacking)} more GPU{'' if math.isclose(lacking, 1) else 's'}{_of(cap)}"
         return (
@@ -384,6 +446,14 @@ def _needed(by_product: Mapping[str, float], product: str, capped: set[str]) -> 
     if product in by_product:
         return by_product[product]
     return max((by_product[other] for other in capped & by_product.keys()), default=0.0)
+
+
+def _counting(asked: Sequence[tuple[int, dict[str, float]]], cap: Cap) -> dict[str, float]:
+    """Return how many GPUs of a cap all requests in ``asked`` use together, by the product that they get."""
+    capped = {product for product in _possible(asked) if _counts_for(cap, product)}
+    return {
+        product: sum(count * _needed(by_product, product, capped) for count, by_product in asked) for product in capped
+    }
 
 
 def _most(asked: Sequence[tuple[int, dict[str, float]]], cap: Cap) -> float:

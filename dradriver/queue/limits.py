@@ -9,7 +9,7 @@ A *member* is a pod of the workload. A *place* is a node and GPUs for one pod.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -209,15 +209,28 @@ class Limits:
             WordError: The workload's request cannot be read.
         """
         members, closed, why = self.allow(workload)
+        return Offer(members, self.view(workload, closed), why)
+
+    def view(self, workload: PendingWorkload, closed: Closed, ended: Collection[Key] = ()) -> Snapshot:
+        """Return the part of the cluster that a workload may use if some GPU products are denied.
+
+        Args:
+            workload: The workload.
+            closed: The denied products.
+            ended: Claims that count as ended. The workload may use their GPUs.
+
+        Raises:
+            WordError: The workload's request cannot be read.
+        """
         whose = self.whose(workload)
-        snapshot = Snapshot(self._picture, workload.key[0], whose=whose)
+        snapshot = Snapshot(self._picture, workload.key[0], whose=whose).without(ended, are_own=True)
         rows, open_gpus = open_nodes(self._picture, closed) if closed else (None, {})
         # A late pod of a gang has the place that is kept for it, whatever else it may have.
         if (whose or open_gpus) and (kept := kept_claim(self._picture, workload)) is not None:
             snapshot = snapshot.without([kept], are_own=True)
         if open_gpus:
             snapshot = snapshot.offering_only(open_gpus)
-        return Offer(members, snapshot.among(rows), why)
+        return snapshot.among(rows)
 
     def reserved(self, workload: PendingWorkload) -> str:
         """Return the name under which a limit reserves GPUs for a workload; empty if no limit does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from dradriver.allocator.request import NEAR_REQUIRED, Request, Whole
+from dradriver.allocator.request import NEAR_REQUIRED, Level, Request, Whole
 from dradriver.counted import counted
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
@@ -14,6 +14,20 @@ SEVERAL_RINGS: Final = (
     "busbw is above the rate of one ring's link: NCCL uses several rings at once, or NVSwitch reduces (NVLS)"
 )
 """To be said where the predicted bus bandwidth of a set is above the line rate of the slowest step of its ring."""
+
+_SMI: Final = "in nvidia-smi topo -m"
+_LEVELS: Final = {  # docs/reference/glossary.md has the same table
+    Level.NVLINK: "direct links such as NVLink, or their switch",
+    Level.PCIE_SWITCH: f"one PCIe switch (PIX {_SMI})",
+    Level.PCIE_ROOT: f"several PCIe switches, or the PCIe host bridge of a CPU (PXB, PHB {_SMI})",
+    Level.NUMA: f"several host bridges of one NUMA node (NODE {_SMI})",
+    Level.NODE: f"the link between NUMA nodes (SYS {_SMI})",
+}
+
+
+def level_in_words(level: str) -> str:
+    """Return a ``Level`` with its meaning: ``node: the link between NUMA nodes (SYS in nvidia-smi topo -m)``."""
+    return f"{level}: {_LEVELS[Level(level)]}"
 
 
 def wanted(request: Whole) -> str:

@@ -103,7 +103,7 @@ def read_claim(data: msgspec.Raw) -> Claim:
 def nothing_published(server: ServerConfig) -> str:
     """Return the hint for a user if the cluster has no slice of this driver."""
     return (
-        f"{server.url}: the cluster has no ResourceSlice of driver {names.DRIVER}. Check that this is the right "
+        f"the cluster at {server.url} has no ResourceSlice of driver {names.DRIVER}. Check that this is the right "
         "cluster: kubectl config current-context. If it is, no node agent has published its GPUs. Read the logs "
         "of the agents' pods: kubectl get pods -A -l app.kubernetes.io/component=node"
     )

@@ -81,8 +81,7 @@ def show_cluster(
     # A node agent publishes the slices of its node. ``doubts``: sentences on what could not be found out.
     slices, claims, nodes_without_agent, not_offered, doubts, absence = asyncio.run(_read(server))
     if not slices and not nodes_without_agent:
-        why = f"{server.url}: {absence}" if absence else cluster_reading.nothing_published(server)
-        raise cluster_reading.ClusterError(why)
+        raise cluster_reading.ClusterError(absence or cluster_reading.nothing_published(server))
 
     shown_without_agent = [node for node in nodes_without_agent if not nodes or node.name in nodes]
     names_with_agent = [name for name in nodes if name not in {node.name for node in nodes_without_agent}]
@@ -99,9 +98,7 @@ def show_cluster(
             resource_slice.spec.pool.name for resource_slice in slices if resource_slice.spec.driver == names.DRIVER
         }
         listed = ", ".join(sorted(known, key=natural))
-        raise cluster_reading.ClusterError(
-            f"{server.url}: there is nothing to show. Nodes with slices of this driver: {listed}"
-        )
+        raise cluster_reading.ClusterError(f"there is nothing to show. Nodes with slices of this driver: {listed}")
     if namespace is not None:
         shown = [
             node
@@ -118,7 +115,7 @@ def show_cluster(
             if any(holder.namespace == namespace for _, holders in node.gpus for holder in holders)
         ]
         if not shown and not shown_without_agent:
-            raise cluster_reading.ClusterError(f"{server.url}: no claim of namespace {namespace} has a GPU")
+            raise cluster_reading.ClusterError(f"no claim of namespace {namespace} has a GPU")
     installation.tell(absence, output, no_color=no_color)
     show_as(
         output,

@@ -22,7 +22,7 @@ from dradriver.view.terminal_text import plain
 
 _ABSENT: Final = (
     "No driver is installed: namespace {} has no DaemonSet of node agents. No controller chooses GPUs for pods, and no "
-    "node agent prepares or releases GPUs. "
+    "node agent prepares or releases GPUs."
 )
 _INSTALL: Final = "Install the chart."
 _INSTALL_OR_NAME: Final = "Install the chart, or name the driver's namespace with --driver-namespace."
@@ -34,17 +34,24 @@ class Installation(NamedTuple):
     Attributes:
         namespace: The namespace where it is, or would be.
         exists: Whether the namespace has a DaemonSet of node agents; None if that is not known.
-        absence: Sentences that no driver is installed; empty if it is installed, or if that is not known. Safe to
+        problem: Sentences that no driver is installed; empty if it is installed, or if that is not known. Safe to
             print.
+        cure: The sentence that says what to do then; empty if ``problem`` is empty.
         daemon_sets: The DaemonSets of node agents.
         unread: Why the DaemonSets could not be read; empty if they were read.
     """
 
     namespace: str
     exists: bool | None = None
-    absence: str = ""
+    problem: str = ""
+    cure: str = ""
     daemon_sets: tuple[Mapping[str, Any], ...] = ()
     unread: str = ""
+
+    @property
+    def absence(self) -> str:
+        """Return ``problem`` and ``cure`` as one text; empty if a driver is installed, or if that is not known."""
+        return f"{self.problem} {self.cure}".strip()
 
 
 async def read(client: Client, server: ServerConfig, name: str | None) -> Installation:
@@ -66,8 +73,8 @@ async def read(client: Client, server: ServerConfig, name: str | None) -> Instal
         return Installation(namespace, exists=True, daemon_sets=tuple(daemon_sets))
     if not is_certain:  # another namespace can have the driver
         return Installation(namespace)
-    absence = _ABSENT.format(namespace) + (_INSTALL_OR_NAME if name else _INSTALL)
-    return Installation(namespace, exists=False, absence=plain(absence))
+    cure = _INSTALL_OR_NAME if name else _INSTALL
+    return Installation(namespace, exists=False, problem=plain(_ABSENT.format(namespace)), cure=cure)
 
 
 def notes(absence: str) -> tuple[Notes, ...]:

@@ -441,7 +441,7 @@ async def read_whole(
     scene = Scene(client, server, followed.policies, own=own, absence=driver.absence)
     await scene.read(pods_too=pods_too)
     if not scene.whole:
-        raise ClusterError(f"{server.url}: {driver.absence}" if driver.absence else scene.unread[0])
+        raise ClusterError(driver.absence or scene.unread[0])
     scene.unread[:0] = filter(None, [followed.trouble, *own.unread])
     return scene
 

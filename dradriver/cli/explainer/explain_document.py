@@ -8,10 +8,21 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.allocator.choice.phrases import SEVERAL_RINGS, nodes_within
+from dradriver.allocator.choice.phrases import SEVERAL_RINGS, level_in_words, nodes_within
 from dradriver.api.vocabulary import values
 from dradriver.cli.cluster import workload_names
-from dradriver.cli.explainer.model import Free, Gang, Happening, Help, Place, Static, Subject, Turn, Verdict
+from dradriver.cli.explainer.model import (
+    Free,
+    Gang,
+    Happening,
+    Help,
+    Place,
+    Static,
+    Subject,
+    Turn,
+    UnhealthyPod,
+    Verdict,
+)
 from dradriver.counted import counted, first_of
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
 
@@ -32,6 +43,7 @@ FAIR_SHARE: Final = (
 _BETTER: Final = (
     "a better one is free now. The driver does not move running pods: create the pod again if it should get the set"
 )
+_HEALTH: Final = "gputopo health says what is wrong, and the repair"
 _CORDONED: Final = "cordoned"  # ``selector_classes.CORDONED``, which loads numpy
 _BEFORE_A_PLAN: Final = ("unknown", "gathering", "waiting")
 _NAMED: Final = 16  # pods and nodes of a gang
@@ -70,15 +82,15 @@ def rest(verdict: Verdict) -> Document:
 
     if verdict.same_name:
         add("", Notes(lines=(Cell(f"A gang has the same name: gputopo explain {verdict.same_name}"),)))
+    if verdict.unhealthy_pods:
+        add("Other pods with unhealthy GPUs", *_unhealthy(verdict.unhealthy_pods))
     if verdict.reason:
         lines = [Cell(verdict.reason), *([Cell(verdict.nearest)] if verdict.nearest else [])]
         add("Now", Notes(lines=tuple(lines)))
     if verdict.gang is not None:
         add("Gang", *_gang(verdict.gang))
         if verdict.gang.room:
-            add("Room for pods of this gang, not counting caps", _room(verdict.gang))
-        if verdict.gang.helps:
-            add("What would help the gang", *_ways(verdict.gang))
+            add("Room for pods of this gang", _room(verdict.gang))
     if verdict.static is not None:
         add("Claim", _static(verdict.static))
     if verdict.place is not None:
@@ -88,10 +100,12 @@ def rest(verdict: Verdict) -> Document:
         add("Better sets of GPUs", _helps(verdict.better, free="free now: a pod that is created again would get it"))
     if verdict.free is not None:
         add("Free GPUs", *_free(verdict.free))
-    if verdict.quota_help:
-        add("What would help", Notes(lines=(Cell(verdict.quota_help),)))
-    if verdict.helps:
-        add("What would help", _helps(verdict.helps, free="free"))
+    if verdict.quota_help or verdict.helps:
+        quota = (Notes(lines=(Cell(verdict.quota_help),)),) if verdict.quota_help else ()
+        sets = (_helps(verdict.helps, free="free"),) if verdict.helps else ()
+        add("What would help", *quota, *sets)
+    if verdict.gang is not None and verdict.gang.helps:
+        add("What would help the gang", *_ways(verdict.gang))
     if verdict.turn is not None:
         add("Queue", Notes(lines=(Cell(_turn(verdict.turn)), Cell(MOVES))))
     if verdict.happened:
@@ -142,12 +156,12 @@ def numbers(gpus: Sequence[int]) -> str:
 def _place(place: Place, better_free: bool | None) -> Table:
     rows = [words("node", place.node), words("GPUs", numbers(place.gpus))]
     if place.unhealthy:
-        listed = f"{numbers(place.unhealthy)}: gputopo health says what is wrong, and the repair"
+        listed = f"{numbers(place.unhealthy)}: {_HEALTH}"
         rows.append((Cell("unhealthy"), Cell(listed, Tone.ERROR)))
     if place.parts:
         rows.append(words("fractions", ", ".join(place.parts)))
-    if place.level:
-        rows.append(words("slowest link", place.level))
+    if place.level and len(place.gpus) > 1:
+        rows.append(words("slowest link", level_in_words(place.level)))
     if place.busbw_gbps:
         rows.append(words("all-reduce", f"{place.busbw_gbps:g} GB/s predicted bus bandwidth (busbw)"))
         if place.bandwidth_gbps:
@@ -161,6 +175,12 @@ def _place(place: Place, better_free: bool | None) -> Table:
     if place.fallback:
         rows.append(words("preferred, not met", ", ".join(place.fallback)))
     return _plain_table(rows)
+
+
+def _unhealthy(pods: Sequence[UnhealthyPod]) -> tuple[Block, ...]:
+    rows = tuple((Cell(pod.pod), Cell(pod.node), Cell(numbers(pod.gpus), Tone.ERROR)) for pod in pods)
+    columns = (Column("pod"), Column("node"), Column("unhealthy"))
+    return Table(columns=columns, rows=rows), Notes(lines=(Cell(f"{_HEALTH}."),))
 
 
 def _gang(gang: Gang) -> tuple[Block, ...]:

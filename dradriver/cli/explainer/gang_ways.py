@@ -11,17 +11,13 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator import Role, Whole, largest_gang
-from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key, claim_key
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gpu_holders
 from dradriver.cli.explainer.model import GangRoom, Help
 from dradriver.cli.explainer.workload import Workload
-from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_plan
-from dradriver.queue.limits import Offer
-from dradriver.queue.pending import PendingWorkload
 from dradriver.topology.natural import natural
 from dradriver.view.terminal_text import plain
 
@@ -40,14 +36,15 @@ def ways(workload: Workload) -> tuple[tuple[Help, ...], ...]:
     members = gang_plan.members_to_plan(scene.picture, pending.members, pending.wanting)
     own = {key for member in members if (key := claim_key(member.pod)) is not None}
 
-    # The controller's own plan of the gang, as if these claims had ended.
+    # The controller's own plan of the gang, as if these claims had ended. The caps of the tenant count.
+    wanting = workload.allowance.members
+
     def would_do(claims: Collection[Key]) -> bool:
-        snapshot = Snapshot(scene.picture, pending.key[0]).without(claims, are_own=True)
         try:
-            workload.plan(Offer(pending.asking, snapshot))
-        except (NoPlaceError, WordError):
+            closed = scene.caps.closed_without(pending, wanting, claims)
+        except WordError:
             return False
-        return True
+        return workload.has_place(wanting, closed, claims)
 
     # Claims that end together: those of a pod, or of a gang; the fewest GPUs first.
     groups = _groups(scene, own)
@@ -99,20 +96,24 @@ def _shown(scene: Scene, claims: tuple[Key, ...]) -> tuple[Help, ...]:
     return tuple(found)
 
 
-def room(scene: Scene, workload: PendingWorkload) -> tuple[GangRoom, ...]:
+def room(workload: Workload) -> tuple[GangRoom, ...]:
     """Return the number of a gang's pods that each network level has room for now.
 
-    The result is empty if the gang requests fractions of GPUs. ``workload`` is the gang. Each pod counts as if it had
-    the request of the first pod that needs a place, because other requests may be unreadable.
+    GPUs that a cap leaves out do not count. The result is empty if the gang requests fractions of GPUs. ``workload`` is
+    the gang. Each pod counts as if it had the request of the first pod that needs a place, because other requests may
+    be unreadable.
     """
-    fleet, wish = scene.picture.fleets.of(workload.key[0]), workload.asking[0].wish
+    scene, pending = workload.scene, workload.pending
+    wish = pending.asking[0].wish
     if not isinstance(wish.request, Whole):
         return ()
+    snapshot = scene.limits.view(pending, workload.allowance.closed)
+    fleet = snapshot.fleet
     resources = sorted(resource for resource, _ in wish.ask.amounts)
     own = dict(wish.ask.amounts)
     role = Role(pod=wish.request, pods=1, needs=tuple(own[resource] for resource in resources))
-    ask = msgspec.structs.replace(wish.ask, lasts_s=workload.lasts_s)
-    open_, amounts = scene.picture.nodes.open(ask), scene.picture.nodes.left(resources)
+    ask = msgspec.structs.replace(wish.ask, lasts_s=pending.lasts_s)
+    open_, amounts = snapshot.narrowed(snapshot.open(ask)), snapshot.left(resources)
     levels = (*(level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()), "cluster")
     found = ((level, largest_gang(fleet, role, level, eligible=open_, amounts=amounts)) for level in levels)
     return tuple(GangRoom(level=plain(level), pods=one.pods, domain=plain(one.domain)) for level, one in found)

@@ -105,7 +105,7 @@ class GangWorkload(Workload):
         whole = wish.request if isinstance(wish.request, Whole) else None
         gang = msgspec.structs.replace(
             gang_shown.described(scene, self.pods, self.asked.pod),
-            room=gang_ways.room(scene, self.pending),
+            room=gang_ways.room(self),
             helps=gang_ways.ways(self),
         )
         return Verdict(

@@ -146,6 +146,20 @@ class Place(_Fact, frozen=True, rename={"parts": "fractions"}):
     unhealthy: tuple[int, ...] = ()
 
 
+class UnhealthyPod(_Fact, frozen=True):
+    """A pod that has GPUs with a fault (``gputopo health``).
+
+    Attributes:
+        pod: Its name.
+        node: The node of its GPUs.
+        gpus: The GPUs that have a fault, by their numbers on the node.
+    """
+
+    pod: str
+    node: str
+    gpus: tuple[int, ...]
+
+
 class Static(_Fact, frozen=True, rename={"there": "exists"}):
     """The ResourceClaimTemplate and claim of a pod that the scheduler alone places.
 
@@ -321,9 +335,11 @@ class Verdict(
         helps: Sets that the pod could get if other pods ended. The set with the fewest such pods is first.
         better: For a pod whose place is not the best: the better sets.
         better_free: Whether one of them is free now; None if no better sets were looked for.
-        quota_help: What would help a workload that a cap of its tenant or the API server refuses, in words.
+        quota_help: What would help a workload that a cap of its tenant or the API server refuses, or that a higher cap
+            would give a place now, in words.
         turn: Its position in the queue.
         same_name: The name of a gang that is called like the pod, in the form that ``explain`` takes; empty for none.
+        unhealthy_pods: The other pods of the named owner or gang that have unhealthy GPUs.
         happened: Its history, oldest first.
         unread: Messages about objects that could not be read, so that they are not considered.
     """
@@ -340,5 +356,6 @@ class Verdict(
     quota_help: str = ""
     turn: Turn | None = None
     same_name: str = ""
+    unhealthy_pods: tuple[UnhealthyPod, ...] = ()
     happened: tuple[Happening, ...] = ()
     unread: tuple[str, ...] = ()

@@ -166,9 +166,12 @@ class PodWorkload(Workload):
         the nodes that it can use, (rows,).
         """
         scene = self.scene
+        # A cap can leave out all GPUs of a node. The end of other pods does not help there.
+        allowed = scene.limits.open_rows(self.allowance.closed)
+        usable = fit if allowed is None else fit & allowed
         if not isinstance(wish.request, Whole):
-            return tuple(gpu_sets.parts_helps(scene, self.asked, fit)[:HELPS])
-        ends = gpu_sets.helps(scene, wish, wish.request, fit)[:HELPS]
+            return tuple(gpu_sets.parts_helps(scene, self.asked, usable)[:HELPS])
+        ends = gpu_sets.helps(scene, wish, wish.request, usable)[:HELPS]
         return (*ends, *gpu_sets.left_out(scene, wish, wish.request, fit)[:HELPS])
 
     async def having(self, doing: str) -> Verdict:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from dradriver.api.base.allocating_driver import bound
+from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import claim_key
+from dradriver.api.pod import resolved
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import cluster_reading, driver_dependents, policies_in_force, workload_names
 from dradriver.cli.cluster.cluster_reading import ClusterError
@@ -17,8 +20,8 @@ from dradriver.cli.cluster.installation import Installation
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.cluster.tenant_usage import Own
 from dradriver.cli.explainer import gang_shown, pod_history, static_pods, workload_reader
-from dradriver.cli.explainer.model import Happening, Verdict
-from dradriver.cli.explainer.shown_places import with_unhealthy
+from dradriver.cli.explainer.model import Happening, Place, UnhealthyPod, Verdict
+from dradriver.cli.explainer.shown_places import place_by_scheduler, place_of, with_unhealthy
 from dradriver.cli.explainer.subject import deletion
 from dradriver.cli.explainer.workload_reader import NotReadyError
 from dradriver.kube.client import Client
@@ -30,7 +33,13 @@ _BY_DEFAULTS: Final = "The policies in force cannot be read. By the default poli
 
 
 async def verdict(
-    client: Client, server: ServerConfig, pod: Pod, policies: Policies | None, driver: Installation
+    client: Client,
+    server: ServerConfig,
+    pod: Pod,
+    policies: Policies | None,
+    driver: Installation,
+    *,
+    others: Sequence[Pod] = (),
 ) -> Verdict:
     """Return the verdict of ``gputopo explain`` on a pod.
 
@@ -42,6 +51,7 @@ async def verdict(
         pod: The pod.
         policies: The policies that the controller uses. None reads them from the cluster.
         driver: The driver's installation. Its namespace has the policies and the tenants' usage; empty if not known.
+        others: The other pods of the owner or gang that the user named. Those with unhealthy GPUs are listed.
     """
     key = claim_key(pod)  # None for a static pod, whose claim Kubernetes makes and names
     unread: list[str] = []
@@ -88,6 +98,7 @@ async def verdict(
     # The controller's code asks a context variable which driver allocates GPUs.
     with bound(scene.ledger):
         pod_verdict = await (static_pods.static(scene, pod, claim) if pod.static else _controller_verdict(scene, pod))
+        unhealthy_pods = tuple(_unhealthy(scene, others))
     place = pod_verdict.place
     # A position in the queue means that the controller's search was repeated. It depends on the policies.
     doubt = _BY_DEFAULTS if pod_verdict.turn is not None and not policies.known else ""
@@ -97,6 +108,7 @@ async def verdict(
         reason=plain(doubt + pod_verdict.reason),
         nearest=plain(pod_verdict.nearest),
         same_name=_gang_called(scene, pod),
+        unhealthy_pods=unhealthy_pods,
         happened=pod_history.in_order([*pod_history.own(pod, claim), *events]),
         unread=tuple(dict.fromkeys([*scene.unread, *unread])),
     )
@@ -120,6 +132,33 @@ async def _without_driver(client: Client, server: ServerConfig, pod: Pod, unread
         return deletion(pod) or "The pod does not need the driver."
     name = f"{pod.metadata.name} -n {pod.metadata.namespace}"
     return plain(driver_dependents.CURES[state].after.format(pod=name))
+
+
+def _unhealthy(scene: Scene, pods: Iterable[Pod]) -> Iterator[UnhealthyPod]:
+    """Yield those of the pods that have GPUs with a fault in the listed cluster, ``scene``."""
+    for pod in pods:
+        place = _held_place(scene, pod)
+        if place is not None and (gpus := with_unhealthy(scene, place).unhealthy):
+            yield UnhealthyPod(pod=plain(pod.metadata.name), node=place.node, gpus=gpus)
+
+
+def _held_place(scene: Scene, pod: Pod) -> Place | None:
+    """Return the place whose GPUs the claim of a pod has or is tentatively given; None without one.
+
+    For a pod that joins a claim of others this is their place, too.
+    """
+    key = claim_key(pod)
+    if key is None and (made_by_template := static_pods.claim_of(scene, pod)) is not None:
+        key = made_by_template.key
+    claim = None if key is None else scene.picture.claims.get(key)
+    if key is None or claim is None or not claim.owned_by(pod.metadata.uid):
+        return None
+    if claim.pin is not None:
+        return place_of(claim.pin.choice, claim.pin.uuids)
+    try:
+        return place_by_scheduler(scene, key, resolved.read(pod.metadata.annotations).request)
+    except WordError:
+        return None
 
 
 def _gang_called(scene: Scene, pod: Pod) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -18,6 +18,7 @@ import numpy as np
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
+from dradriver.api.claims.pins import Key
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gang_shown
 from dradriver.cli.explainer.gang_shown import GangPods
@@ -28,7 +29,8 @@ from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing.decide import MOST_NODES
 from dradriver.controller.writing.write_outcome import refusal_in
-from dradriver.queue.limits import LimitError, NeverAllowedError, Offer
+from dradriver.queue.equivalence_classes import Closed
+from dradriver.queue.limits import Allowance, LimitError, NeverAllowedError, Offer
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.reason import sentences
@@ -100,6 +102,42 @@ class Workload(abc.ABC):
         claim = self.scene.picture.claim_of(self.asked.pod)
         return claim if claim is not None and claim.owned_by(self.asked.uid) else None
 
+    @property
+    def allowance(self) -> Allowance:
+        """Return the members and GPUs that the limits leave to the explained workload.
+
+        If the request of a member cannot be read, these are all members and all GPUs.
+
+        Raises:
+            LimitError: The limits leave none of the GPUs that the workload requests.
+        """
+        try:
+            return self.scene.limits.allow(self.searched)
+        except WordError:
+            return Allowance(self.searched.asking)
+
+    def has_place(self, members: tuple[Member, ...], closed: Closed, ended: Collection[Key] = ()) -> bool:
+        """Return whether some members have a place by the controller's own plan.
+
+        Args:
+            members: The members.
+            closed: The GPU products that they may not use.
+            ended: Claims that count as ended.
+        """
+        try:
+            self.plan(Offer(members, self.scene.limits.view(self.searched, closed, ended)))
+        except (NoPlaceError, WordError):
+            return False
+        return True
+
+    def _higher_cap(self) -> str:
+        """Return which higher cap gives the workload a place now, in sentences; empty if none does."""
+        members = self.allowance.members
+        try:
+            return self.scene.caps.raising_helps(self.searched, members, lambda closed: self.has_place(members, closed))
+        except WordError:
+            return ""
+
     async def having(self, doing: str) -> Verdict:
         """Return the verdict on a workload that needs no search: the place that its pod has or is tentatively given.
 
@@ -128,7 +166,8 @@ class Workload(abc.ABC):
             quota_help = self.scene.caps.helps(self.searched)
             return Verdict(reason=placements.why.text, quota_help=quota_help, turn=queue_position)
         if isinstance(placements, NoPlaceError):
-            return msgspec.structs.replace(await self.no_place(pod_request, placements), turn=queue_position)
+            verdict = await self.no_place(pod_request, placements)
+            return msgspec.structs.replace(verdict, quota_help=self._higher_cap(), turn=queue_position)
         gang = self.gang if self.gang is not None and self.pending is self.gang.pending else None
         own_place = placements.get(self.asked)
         ahead = "" if queue_position.position == 1 else "Other pods are before it in the queue"

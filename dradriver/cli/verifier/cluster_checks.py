@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver import __version__
-from dradriver.api.base import names
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.allocating_driver import LEDGERS, OTHERS, OURS, Ledger, current_ledger
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.base.errors import WordError
@@ -71,6 +71,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         used: The pods that use devices, by node; empty if that is not known.
         agents_wanted: Number of node agents that the DaemonSet wants; 0 if that is not known.
         images_wanted: The images of these node agents.
+        are_parts_there: Whether the driver is installed, or a part of it runs. If not, no part of it is checked.
         server: The version of the API server, as ``v1.37.2``; empty if it is not known.
     """
 
@@ -85,6 +86,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     used: Held = {}
     agents_wanted: int = 0
     images_wanted: frozenset[str] = frozenset()
+    are_parts_there: bool = True
     server: str = ""
 
     def agents(self) -> list[Pod]:
@@ -129,15 +131,16 @@ def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
     """
     yield from _versions(seen)
     yield from _runtimes(seen.nodes)
-    yield from _parts(seen)
-    if seen.gone is not None:
-        yield from agent_checks.findings(seen.gone, seen.agents(), seen.namespace)
-    yield _leader(seen, now)
     ledger = seen.ledger()
-    yield _classes(seen.classes, ledger)
-    yield from _slice_checks(seen)
-    if ledger is not OURS:
-        yield _offered(seen, ledger)
+    if seen.are_parts_there:
+        yield from _parts(seen)
+        if seen.gone is not None:
+            yield from agent_checks.findings(seen.gone, seen.agents(), seen.namespace)
+        yield _leader(seen, now)
+        yield _classes(seen.classes, ledger)
+        yield from _slice_checks(seen)
+        if ledger is not OURS:
+            yield _offered(seen, ledger)
     yield from _other_allocators(seen, ledger)
 
 
@@ -272,13 +275,15 @@ def _leader(seen: Seen, now: float) -> Finding:
 
 
 def _classes(found: frozenset[str], ledger: Ledger) -> Finding:
-    wanted, cure = {*ledger.vendor_of, names.SHARE_CLASS, names.MIG_CLASS}, "install the chart, or upgrade it"
+    # The chart installs all of them, unless another driver allocates the GPUs.
+    wanted = {*ledger.vendor_of, names.SHARE_CLASS, names.MIG_CLASS, gang_barrier_device.CLASS}
+    cure = "install the chart, or upgrade it"
     if ledger is not OURS:
         wanted, cure = {ledger.device_class}, f"install the driver {ledger.driver}, or upgrade it"
     if missing := sorted(wanted - found):
         cure += ": it brings them"
         return failed("device-classes", f"there is no DeviceClass {first_few(missing)}", cure)
-    return passed("device-classes", first_few(sorted(wanted)))
+    return passed("device-classes", ", ".join(sorted(wanted)))
 
 
 def gpus_by_node(seen: Seen) -> Iterator[NodeGpus]:

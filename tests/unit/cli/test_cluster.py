@@ -207,7 +207,7 @@ async def test_only_the_nodes_that_a_namespace_holds_gpus_of_are_shown(two: Clus
     assert len(json.loads((await two.run("-A", "-o", "json")).stdout)) == 2
     result = await two.run("-n", "team-b")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "no claim of namespace team-b has a GPU" in result.stderr
+    assert "Error: no claim of namespace team-b has a GPU" in result.stderr
 
 
 async def test_a_node_that_cannot_be_read_is_a_warning_and_the_others_are_shown(two: Cluster) -> None:
@@ -243,7 +243,7 @@ def one_line(result: Result) -> str:
 
 async def test_a_cluster_without_slices_says_what_to_look_at(cluster: Cluster) -> None:
     said = one_line(await cluster.run())
-    assert f"{cluster.api.config.url}: the cluster has no ResourceSlice of driver gpu.topology" in said
+    assert f"Error: the cluster at {cluster.api.config.url} has no ResourceSlice of driver gpu.topology" in said
     assert "kubectl get pods -A -l app.kubernetes.io/component=node" in said
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
-from dradriver.kube.resources import DAEMON_SETS, MUTATING_WEBHOOKS
+from dradriver.kube.resources import DAEMON_SETS, MUTATING_WEBHOOKS, PODS
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.installed import agents, uninstall, webhook_configuration
 from tests.unit.cli.test_agents_gone import unpublish
 from tests.unit.cli.test_uninstall import has_its_claim
+from tests.unit.cli.test_verify import REVIEWS, part
 
 ABSENT = (
     "No driver is installed: namespace gpu-topology has no DaemonSet of node agents. No controller chooses GPUs for "
@@ -32,6 +34,16 @@ async def left(cluster: GpuCluster, shell: CommandLine) -> GpuCluster:
     uninstall(cluster.store)
     unpublish(cluster, "n1")
     return cluster
+
+
+async def verified(shell: CommandLine, *arguments: str) -> list[dict[str, str]]:
+    """Return what ``gputopo verify`` finds if the user has all rights and nothing refuses a pod, with status 1."""
+    shell.api.fail(times=math.inf, method="POST", path=REVIEWS, status=201, body=b'{"status":{"allowed":true}}')
+    shell.api.fail(times=math.inf, method="POST", path="/pods$", status=201, body=b"{}")
+    result = await shell.run("verify", *arguments, "-o", "json")
+    assert result.exit_code == 1, result.output
+    findings: list[dict[str, str]] = json.loads(result.stdout)["findings"]
+    return findings
 
 
 async def shown(shell: CommandLine, command: str) -> str:
@@ -84,7 +96,7 @@ async def test_commands_that_still_have_something_to_show_say_it_first(
 async def test_commands_that_need_free_gpus_fail_with_it(left: GpuCluster, shell: CommandLine, command: str) -> None:
     result = await shell.run(command)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.splitlines()[-1] == f"Error: {shell.api.config.url}: {ABSENT}"
+    assert result.stderr.splitlines()[-1] == f"Error: {ABSENT}"
 
 
 @pytest.mark.parametrize("command", ["free", "defrag", "plan --gang 1x2", "tenants"])
@@ -92,6 +104,32 @@ async def test_slices_that_are_left_over_do_not_hide_it(cluster: GpuCluster, she
     cluster.node("n1")
     uninstall(cluster.store)
     assert (await shell.run(command)).stdout.startswith(f"{ABSENT}\n\n")
+
+
+@pytest.mark.parametrize("node", [(), ("n1",)])
+async def test_verify_has_one_failure_and_checks_no_part_of_the_driver(
+    left: GpuCluster, shell: CommandLine, node: tuple[str, ...]
+) -> None:
+    found = await verified(shell, *node)
+    problem, cure = ABSENT.rsplit(". ", 1)
+    assert found[0] == {"check": "installation", "status": "FAIL", "message": f"{problem}.", "cure": cure}
+    assert [one["check"] for one in found if one["status"] == "FAIL"] == ["installation"]
+    assert {one["check"] for one in found} <= {"installation", "kubernetes", "cdi", "other-drivers", "rights"}
+
+
+async def test_verify_checks_a_webhook_that_is_left_over(left: GpuCluster, shell: CommandLine) -> None:
+    left.put(MUTATING_WEBHOOKS, webhook_configuration("gpu-topology"))
+    found = await verified(shell)
+    assert found[0]["check"] == "installation"
+    assert {"certificates", "webhook-asked"} <= {one["check"] for one in found}
+    assert "leader" not in {one["check"] for one in found}
+
+
+async def test_verify_checks_the_parts_that_run_without_node_agents(left: GpuCluster, shell: CommandLine) -> None:
+    left.put(PODS, part("controller"))
+    found = await verified(shell)
+    assert found[0]["check"] == "installation"
+    assert ("controller", "PASS") in [(one["check"], one["status"]) for one in found]
 
 
 async def test_a_driver_in_the_namespace_of_its_webhook_is_installed(left: GpuCluster, shell: CommandLine) -> None:

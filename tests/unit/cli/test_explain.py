@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dradriver.allocator.request import Amount
+from dradriver.allocator.request import Amount, Level
 from dradriver.api.base import names
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.policies_reader import read
 from dradriver.api.slices import resource_slices
+from dradriver.cli.explainer import explain_document
+from dradriver.cli.explainer.model import Place, Verdict
 from dradriver.cli.main import main
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import (
@@ -27,10 +30,13 @@ from dradriver.kube.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
+from dradriver.view.document import Table
 from tests.fakes import domains
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.owners import owned
+from tests.paths import REPO
+from tests.unit.cli.test_lost_gpus import lose
 
 
 def end(cluster: GpuCluster, pod: str, namespace: str = "default") -> None:
@@ -287,6 +293,54 @@ async def test_a_pod_that_uses_an_unhealthy_gpu_is_told_which(cluster: GpuCluste
     assert f"GPU{gpus[1]}: gputopo health says what is wrong" in shown
 
 
+async def test_the_pods_of_an_owner_with_unhealthy_gpus_are_named(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    for name in ("first", "broken", "lost"):
+        pod = cluster.admitted(name, 2)
+        pod["metadata"]["ownerReferences"] = owned("batch/v1", "Job", "train")
+        cluster.put(PODS, pod)
+    await run_all(cluster)
+    assert (await shell.run("explain", "job/train")).stdout.startswith("Pod default/first\n")
+    assert "unhealthy" not in (await shell.run("explain", "job/train")).stdout
+    (_, broken), (_, lost) = cluster.gpus("broken"), cluster.gpus("lost")
+    lose(cluster, "n1", lost[0])
+    (piece,) = cluster.all(RESOURCE_SLICES)
+    name = resource_slices.device_name(cluster.machines["n1"].gpus[broken[1]].uuid)
+    (device,) = [one for one in piece["spec"]["devices"] if one["name"] == name]
+    device["taints"] = [{"key": "gpu.topology/xid", "value": "79", "effect": "NoSchedule"}]
+    cluster.put(RESOURCE_SLICES, piece)
+    shown = (await shell.run("explain", "job/train")).stdout
+    assert shown.startswith("Pod default/first\n")
+    _, section = shown.split("\nOther pods with unhealthy GPUs\n")
+    assert [line.split() for line in section.splitlines()[1:4]] == [
+        ["POD", "NODE", "UNHEALTHY"],
+        ["broken", "n1", f"GPU{broken[1]}"],
+        ["lost", "n1", f"GPU{lost[0]}"],
+    ]
+    assert "gputopo health says what is wrong, and the repair" in section
+    found = json.loads((await shell.run("explain", "job/train", "-o", "json")).stdout)
+    assert found["unhealthy_pods"] == [
+        {"pod": "broken", "node": "n1", "gpus": [broken[1]]},
+        {"pod": "lost", "node": "n1", "gpus": [lost[0]]},
+    ]
+    assert (await shell.data("explain broken"))["unhealthy_pods"] == [], "the other pods were not asked for"
+
+
+@pytest.mark.parametrize("level", Level)
+def test_a_level_is_shown_with_its_meaning_as_the_glossary_has_it(level: Level) -> None:
+    place = Place(node="n1", gpus=(0, 1), uuids=("a", "b"), level=level.value)
+    shown = explain_document.rest(Verdict(place=place))
+    (table,) = shown.sections[0].blocks
+    assert isinstance(table, Table)
+    texts = [cell.text for row in table.rows for cell in row]
+    meaning = texts[texts.index("slowest link") + 1].removeprefix(f"{level.value}: ")
+    glossary = (REPO / "docs/reference/glossary.md").read_text("utf-8")
+    (row,) = [line for line in glossary.splitlines() if line.startswith(f"| `{level.value}` | `")]
+    _, _, letters, words, _ = (cell.strip() for cell in row.split("|"))
+    in_letters = "" if level is Level.NVLINK else f" ({letters.replace('`', '')} in nvidia-smi topo -m)"
+    assert meaning == words + in_letters
+
+
 async def test_bandwidth_that_is_above_a_rings_is_explained(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.pod("next", 4)
@@ -537,7 +591,8 @@ async def test_without_slices_it_says_so(cluster: GpuCluster, shell: CommandLine
 async def test_a_pod_that_is_not_there_is_one_line(shell: CommandLine) -> None:
     result = await shell.run("explain", "next", "-n", "team-a")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "namespace team-a has no pod next. kubectl get pods -n team-a lists its pods" in result.stderr
+    says = "Error: namespace team-a has no pod next. kubectl get pods -n team-a lists its pods"
+    assert result.stderr.startswith(says)
     for name in ("a/b/c/d", "..", "pod/", "a//b", "a/../b"):
         assert CliRunner().invoke(main, ["explain", name]).exit_code == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,103 @@ async def test_explain_says_which_gpus_a_cap_leaves_out(
     )
     assert said["reason"] == cluster.note("p", "reason")
     assert names.REASON in cluster.get_pod("p")["metadata"]["annotations"]
+
+
+BLUE = (
+    "tenants: {{blue: {{namespaces: [default], cap: [{{gpus: {all}}}, {{gpus: {h100}, products: [NVIDIA H100*]}}]}}}}"
+)
+RAISE = (
+    'Ask an administrator to raise the cap of tenant "blue" from 4 to 6 GPUs of NVIDIA H100*. Then there is a place at '
+    "once: the GPUs that the cap leaves out are free.{release} gputopo tenants shows the caps and their use."
+)
+
+
+def blue(cluster: GpuCluster, tmp_path: Path, *, all_gpus: int = 6, h100: int = 4) -> str:
+    """Let the tenant have these caps. Return the option that makes ``gputopo explain`` use them."""
+    text = BLUE.format(all=all_gpus, h100=h100)
+    cluster.worker.follow(read(text.encode(), source="x"))
+    file = tmp_path / "policies.yaml"
+    file.write_text(text)
+    return f"--policies {file}"
+
+
+async def test_explain_says_that_a_higher_cap_gives_a_gang_a_place_at_once(
+    cluster: GpuCluster, shell: CommandLine, tmp_path: Path
+) -> None:
+    cluster.node("node-a")
+    cluster.pod("theirs", 8, namespace="else")
+    await run_all(cluster)
+    cluster.node("node-b", "hgx-h100")
+    cluster.node("node-c", "hgx-h100")
+    cluster.pod("other", 8, namespace="else")  # its end is of no use: the cap leaves out all H100
+    await run_all(cluster)
+    file = blue(cluster, tmp_path)
+    for number in range(2):
+        cluster.pod(f"train-{number}", 3, wishes={"gang": "train", "gang-size": "2"})
+    await run_all(cluster)
+    found = await shell.data(f"explain train-0 {file}")
+    assert "GPUs are left out by quota" in found["reason"]
+    assert found["nearest"].startswith("The whole cluster has room for 0 of them.")
+    assert found["gang"]["room"] == [{"level": "cluster", "pods": 0, "domain": ""}]
+    assert found["quota_help"] == RAISE.format(release="")
+    assert [[(one["node"], one["owners"][0]["pods"]) for one in way] for way in found["gang"]["would_help"]] == [
+        [("node-a", ["theirs"])]
+    ]
+    shown = (await shell.run("explain", "train-0", *file.split())).stdout
+    assert f"What would help\n\n{found['quota_help']}\n" in shown
+    file = blue(cluster, tmp_path, h100=6)
+    found = await shell.data(f"explain train-0 {file}")
+    assert (found["reason"], found["quota_help"]) == ("There are places for 2 pods of the gang now.", "")
+
+
+async def test_explain_says_that_a_higher_cap_gives_a_pod_a_place_at_once(
+    cluster: GpuCluster, shell: CommandLine, tmp_path: Path
+) -> None:
+    cluster.node("node-a")
+    cluster.pod("theirs", 8, namespace="else")
+    await run_all(cluster)
+    cluster.node("node-b", "hgx-h100")
+    cluster.pod("own", 2)
+    await run_all(cluster)
+    file = blue(cluster, tmp_path, all_gpus=8)
+    cluster.pod("p", 4)
+    await run_all(cluster)
+    found = await shell.data(f"explain p {file}")
+    assert found["quota_help"] == RAISE.format(
+        release=" It is also enough if pods of the tenant release 2 GPUs of NVIDIA H100*."
+    )
+    assert [one["node"] for one in found["would_help"]] == ["node-a"], "free GPUs that a cap leaves out are not free"
+    shown = (await shell.run("explain", "p", *file.split())).stdout
+    assert len(re.findall(r"^What would help$", shown, re.MULTILINE)) == 1
+    cluster.node("node-c")
+    assert (await shell.data(f"explain p {file}"))["place"]["node"] == "node-c"
+
+
+async def test_a_higher_cap_is_no_help_if_the_left_out_gpus_are_in_use(
+    cluster: GpuCluster, shell: CommandLine, tmp_path: Path
+) -> None:
+    cluster.node("node-a")
+    cluster.node("node-b", "hgx-h100")
+    for name in ("a", "b"):
+        cluster.pod(name, 8, namespace="else")
+        await run_all(cluster)
+    file = blue(cluster, tmp_path, h100=2)
+    cluster.pod("p", 4)
+    await run_all(cluster)
+    found = await shell.data(f"explain p {file}")
+    assert found["quota_help"] == ""
+    assert [one["node"] for one in found["would_help"]] == ["node-a"]
+
+
+async def test_a_refusal_names_the_other_caps_that_the_request_exceeds(
+    cluster: GpuCluster, shell: CommandLine, tmp_path: Path
+) -> None:
+    cluster.node("node-a")
+    cluster.node("node-b", "hgx-h100")
+    file = blue(cluster, tmp_path)
+    cluster.pod("p", 8)
+    await run_all(cluster)
+    assert (await shell.data(f"explain p {file}"))["quota_help"] == (
+        'Request at most 6 GPUs, or ask an administrator to raise the cap of tenant "blue". '
+        "These caps of the tenant also apply: 4 GPUs of NVIDIA H100*."
+    )

@@ -17,7 +17,7 @@ import yaml
 from click.testing import CliRunner
 
 from dradriver import __version__
-from dradriver.api.base import allocating_driver, names
+from dradriver.api.base import allocating_driver, gang_barrier_device, names
 from dradriver.api.policies.policies_reader import read
 from dradriver.api.slices import resource_slices
 from dradriver.cli.main import main
@@ -94,6 +94,7 @@ def bundle(days: int) -> str:
     return base64_of(authority(days).authorities)
 
 
+CLASSES = (*allocating_driver.OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS, gang_barrier_device.CLASS)
 REVIEWS = "selfsubjectaccessreviews"
 
 
@@ -110,7 +111,7 @@ def well(cluster: GpuCluster, shell: CommandLine) -> GpuCluster:
         cluster.put(PODS, part(name))
     uses(shell, "node|webhook|controller", "{}\n")
     shell.api.fail(times=math.inf, method="GET", path="^/version$", body=b'{"gitVersion": "v1.37.2"}')
-    for name in (*allocating_driver.OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS):
+    for name in CLASSES:
         cluster.put(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": {}})
     lease(cluster, time.time())
     shell.api.fail(times=math.inf, method="POST", path=REVIEWS, status=201, body=b'{"status":{"allowed":true}}')
@@ -163,6 +164,7 @@ async def test_where_all_is_well_nothing_but_pass_is_said(well: GpuCluster, shel
     found = await said(shell)
     assert {status for every in found.values() for status, _ in every} == {"PASS"}, found
     assert found["slices"] == [("PASS", "1 node publishes a machine")]
+    assert found["device-classes"] == [("PASS", ", ".join(sorted(CLASSES)))]
     assert found["policies"][0][1].startswith(
         "3 pods of controller, webhook and node agents use those of the ConfigMap, digest "
     )
@@ -187,7 +189,7 @@ def _no_leader(cluster: GpuCluster) -> None:
 
 
 def _no_class(cluster: GpuCluster) -> None:
-    for name in (names.MIG_CLASS, "amd.gpu.topology"):
+    for name in (names.MIG_CLASS, "amd.gpu.topology", gang_barrier_device.CLASS):
         cluster.remove(DEVICE_CLASSES, name)
 
 
@@ -331,6 +333,7 @@ def _lacks(cluster: GpuCluster) -> None:
         (_excluded, "webhook-asked", "WARN", "about no pod of namespace default"),
         (_no_class, "device-classes", "FAIL", names.MIG_CLASS),
         (_no_class, "device-classes", "FAIL", "amd.gpu.topology"),
+        (_no_class, "device-classes", "FAIL", "seat.gpu.topology"),
         (_not_ready, "webhook", "FAIL", "0 of 1 pod are ready"),
         (_no_agent, "node", "FAIL", "it has no pods"),
         (_two_images, "versions", "WARN", "gpu-topology-dra:2"),
@@ -628,7 +631,7 @@ def test_commands_of_cures_name_their_namespace() -> None:
 @pytest.fixture
 def addon(well: GpuCluster) -> GpuCluster:
     """The same where NVIDIA's driver hands out the GPUs."""
-    for name in (*allocating_driver.OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS):
+    for name in CLASSES:
         well.remove(DEVICE_CLASSES, name)
     well.put(DEVICE_CLASSES, {"metadata": {"name": "gpu.nvidia.com"}, "spec": {}})
     (built,) = resource_slices.machine_alone(well.machines["n1"], node="n1", node_uid="n")
