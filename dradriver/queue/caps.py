@@ -329,7 +329,10 @@ class Caps(Limit):
         asked, caps = self._asked(members), self._tenants.caps(tenant)
         closing = [cap for cap in caps if self._products(tenant, asked, leaving, [cap])]
         denied = self._products(tenant, asked, leaving, closing)
-        for raised in [*([cap] for cap in closing), closing]:
+        raises = [[cap] for cap in closing]
+        if len(closing) > 1:
+            raises.append(closing)
+        for raised in raises:
             still_denied = self._products(tenant, asked, leaving, [cap for cap in closing if cap not in raised])
             if still_denied == denied or not has_place(still_denied):
                 continue

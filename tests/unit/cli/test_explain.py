@@ -306,7 +306,7 @@ async def test_the_pods_of_an_owner_with_unhealthy_gpus_are_named(cluster: GpuCl
     lose(cluster, "n1", lost[0])
     (piece,) = cluster.all(RESOURCE_SLICES)
     name = resource_slices.device_name(cluster.machines["n1"].gpus[broken[1]].uuid)
-    (device,) = [one for one in piece["spec"]["devices"] if one["name"] == name]
+    (device,) = [device for device in piece["spec"]["devices"] if device["name"] == name]
     device["taints"] = [{"key": "gpu.topology/xid", "value": "79", "effect": "NoSchedule"}]
     cluster.put(RESOURCE_SLICES, piece)
     shown = (await shell.run("explain", "job/train")).stdout
@@ -318,8 +318,8 @@ async def test_the_pods_of_an_owner_with_unhealthy_gpus_are_named(cluster: GpuCl
         ["lost", "n1", f"GPU{lost[0]}"],
     ]
     assert "gputopo health says what is wrong, and the repair" in section
-    found = json.loads((await shell.run("explain", "job/train", "-o", "json")).stdout)
-    assert found["unhealthy_pods"] == [
+    explained = json.loads((await shell.run("explain", "job/train", "-o", "json")).stdout)
+    assert explained["unhealthy_pods"] == [
         {"pod": "broken", "node": "n1", "gpus": [broken[1]]},
         {"pod": "lost", "node": "n1", "gpus": [lost[0]]},
     ]

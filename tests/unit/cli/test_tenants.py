@@ -37,6 +37,14 @@ def capped(cluster: GpuCluster) -> None:
         cluster.worker.namespace_changed(name, labels)
 
 
+def follow(cluster: GpuCluster, tmp_path: Path, text: str) -> str:
+    """Let the controller have these policies. Return the option that makes ``gputopo explain`` use them."""
+    cluster.worker.follow(read(text.encode(), source="x"))
+    file = tmp_path / "policies.yaml"
+    file.write_text(text)
+    return f"--policies {file}"
+
+
 async def shown(shell: CommandLine) -> dict[str, dict[str, Any]]:
     found: list[dict[str, Any]] = await shell.data("tenants")
     return {one["tenant"]: one for one in found}
@@ -134,12 +142,10 @@ async def test_explain_says_which_gpus_a_cap_leaves_out(
     cluster.node("n2", "dgx-a100")
     cluster.pod("theirs", 8, namespace="else", wishes={"product": "NVIDIA A100*"})
     await run_all(cluster)
-    cluster.worker.follow(read(text.encode(), source="x"))
+    option = follow(cluster, tmp_path, text)
     cluster.pod("p", 8)
     await run_all(cluster)
-    file = tmp_path / "policies.yaml"
-    file.write_text(text)
-    said = await shell.data("explain", "p", "--policies", str(file))
+    said = await shell.data(f"explain p {option}")
     assert said["reason"].endswith(
         'GPUs are left out by quota: tenant "vision" may use 0 GPUs of Tesla V100*. In use: 0.'
     )
@@ -158,63 +164,62 @@ RAISE = (
 
 def blue(cluster: GpuCluster, tmp_path: Path, *, all_gpus: int = 6, h100: int = 4) -> str:
     """Let the tenant have these caps. Return the option that makes ``gputopo explain`` use them."""
-    text = BLUE.format(all=all_gpus, h100=h100)
-    cluster.worker.follow(read(text.encode(), source="x"))
-    file = tmp_path / "policies.yaml"
-    file.write_text(text)
-    return f"--policies {file}"
+    return follow(cluster, tmp_path, BLUE.format(all=all_gpus, h100=h100))
+
+
+async def only_h100_are_free(cluster: GpuCluster) -> None:
+    cluster.node("node-a")
+    cluster.pod("theirs", 8, namespace="else")
+    await run_all(cluster)
+    cluster.node("node-b", "hgx-h100")
 
 
 async def test_explain_says_that_a_higher_cap_gives_a_gang_a_place_at_once(
     cluster: GpuCluster, shell: CommandLine, tmp_path: Path
 ) -> None:
-    cluster.node("node-a")
-    cluster.pod("theirs", 8, namespace="else")
-    await run_all(cluster)
-    cluster.node("node-b", "hgx-h100")
+    await only_h100_are_free(cluster)
     cluster.node("node-c", "hgx-h100")
     cluster.pod("other", 8, namespace="else")  # its end is of no use: the cap leaves out all H100
     await run_all(cluster)
-    file = blue(cluster, tmp_path)
+    option = blue(cluster, tmp_path)
     for number in range(2):
         cluster.pod(f"train-{number}", 3, wishes={"gang": "train", "gang-size": "2"})
     await run_all(cluster)
-    found = await shell.data(f"explain train-0 {file}")
-    assert "GPUs are left out by quota" in found["reason"]
-    assert found["nearest"].startswith("The whole cluster has room for 0 of them.")
-    assert found["gang"]["room"] == [{"level": "cluster", "pods": 0, "domain": ""}]
-    assert found["quota_help"] == RAISE.format(release="")
-    assert [[(one["node"], one["owners"][0]["pods"]) for one in way] for way in found["gang"]["would_help"]] == [
+    explained = await shell.data(f"explain train-0 {option}")
+    assert "GPUs are left out by quota" in explained["reason"]
+    assert explained["nearest"].startswith("The whole cluster has room for 0 of them.")
+    assert explained["gang"]["room"] == [{"level": "cluster", "pods": 0, "domain": ""}]
+    assert explained["quota_help"] == RAISE.format(release="")
+    assert [[(end["node"], end["owners"][0]["pods"]) for end in way] for way in explained["gang"]["would_help"]] == [
         [("node-a", ["theirs"])]
     ]
-    shown = (await shell.run("explain", "train-0", *file.split())).stdout
-    assert f"What would help\n\n{found['quota_help']}\n" in shown
-    file = blue(cluster, tmp_path, h100=6)
-    found = await shell.data(f"explain train-0 {file}")
-    assert (found["reason"], found["quota_help"]) == ("There are places for 2 pods of the gang now.", "")
+    shown = (await shell.run("explain", "train-0", *option.split())).stdout
+    assert f"What would help\n\n{explained['quota_help']}\n" in shown
+    option = blue(cluster, tmp_path, h100=6)
+    explained = await shell.data(f"explain train-0 {option}")
+    assert (explained["reason"], explained["quota_help"]) == ("There are places for 2 pods of the gang now.", "")
 
 
 async def test_explain_says_that_a_higher_cap_gives_a_pod_a_place_at_once(
     cluster: GpuCluster, shell: CommandLine, tmp_path: Path
 ) -> None:
-    cluster.node("node-a")
-    cluster.pod("theirs", 8, namespace="else")
-    await run_all(cluster)
-    cluster.node("node-b", "hgx-h100")
+    await only_h100_are_free(cluster)
     cluster.pod("own", 2)
     await run_all(cluster)
-    file = blue(cluster, tmp_path, all_gpus=8)
+    option = blue(cluster, tmp_path, all_gpus=8)
     cluster.pod("p", 4)
     await run_all(cluster)
-    found = await shell.data(f"explain p {file}")
-    assert found["quota_help"] == RAISE.format(
+    explained = await shell.data(f"explain p {option}")
+    assert explained["quota_help"] == RAISE.format(
         release=" It is also enough if pods of the tenant release 2 GPUs of NVIDIA H100*."
     )
-    assert [one["node"] for one in found["would_help"]] == ["node-a"], "free GPUs that a cap leaves out are not free"
-    shown = (await shell.run("explain", "p", *file.split())).stdout
+    assert [help_set["node"] for help_set in explained["would_help"]] == ["node-a"], (
+        "free GPUs that a cap leaves out are not free"
+    )
+    shown = (await shell.run("explain", "p", *option.split())).stdout
     assert len(re.findall(r"^What would help$", shown, re.MULTILINE)) == 1
     cluster.node("node-c")
-    assert (await shell.data(f"explain p {file}"))["place"]["node"] == "node-c"
+    assert (await shell.data(f"explain p {option}"))["place"]["node"] == "node-c"
 
 
 async def test_a_higher_cap_is_no_help_if_the_left_out_gpus_are_in_use(
@@ -225,12 +230,12 @@ async def test_a_higher_cap_is_no_help_if_the_left_out_gpus_are_in_use(
     for name in ("a", "b"):
         cluster.pod(name, 8, namespace="else")
         await run_all(cluster)
-    file = blue(cluster, tmp_path, h100=2)
+    option = blue(cluster, tmp_path, h100=2)
     cluster.pod("p", 4)
     await run_all(cluster)
-    found = await shell.data(f"explain p {file}")
-    assert found["quota_help"] == ""
-    assert [one["node"] for one in found["would_help"]] == ["node-a"]
+    explained = await shell.data(f"explain p {option}")
+    assert explained["quota_help"] == ""
+    assert [help_set["node"] for help_set in explained["would_help"]] == ["node-a"]
 
 
 async def test_a_refusal_names_the_other_caps_that_the_request_exceeds(
@@ -238,10 +243,10 @@ async def test_a_refusal_names_the_other_caps_that_the_request_exceeds(
 ) -> None:
     cluster.node("node-a")
     cluster.node("node-b", "hgx-h100")
-    file = blue(cluster, tmp_path)
+    option = blue(cluster, tmp_path)
     cluster.pod("p", 8)
     await run_all(cluster)
-    assert (await shell.data(f"explain p {file}"))["quota_help"] == (
+    assert (await shell.data(f"explain p {option}"))["quota_help"] == (
         'Request at most 6 GPUs, or ask an administrator to raise the cap of tenant "blue". '
         "These caps of the tenant also apply: 4 GPUs of NVIDIA H100*."
     )
