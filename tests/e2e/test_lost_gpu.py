@@ -48,18 +48,23 @@ def is_published(cluster: Cluster, uuid: str) -> bool:
     )
 
 
-def given(namespace: Namespace, prefix: str) -> set[str]:
-    """Create as many pods as the node had GPUs, and return the uuids of the GPUs that they get."""
+def given(namespace: Namespace, prefix: str, count: int) -> set[str]:
+    """Create as many pods as the node had GPUs, and return the uuids of the GPUs that they get: at least ``count``."""
     pods = [f"{prefix}-{number}" for number in range(PODS)]
     namespace.apply(*(pod(name, gpus=1, words={names.POLICY: "best-effort"}, node=NODE) for name in pods))
 
     def is_answered(name: str) -> bool:
         return bool(namespace.annotation(name, names.ALLOCATED) or namespace.annotation(name, names.REASON))
 
+    def found() -> set[str]:
+        return {uuid for name in pods if (uuid := namespace.annotation(name, names.ALLOCATED))}
+
+    # The first reason of a pod can be that the node's devices are just being published again: its GPU comes after that.
+    eventually(f"{count} pods have a GPU", lambda: len(found()) >= count, timeout_s=90)
     eventually("each pod has a GPU or a reason", lambda: all(map(is_answered, pods)), timeout_s=90)
-    found = {uuid for name in pods if (uuid := namespace.annotation(name, names.ALLOCATED))}
+    uuids = found()
     namespace.delete(*pods)
-    return found
+    return uuids
 
 
 def test_no_gpu_of_an_exclusive_partition_goes_to_others_when_one_is_lost(
@@ -67,8 +72,8 @@ def test_no_gpu_of_an_exclusive_partition_goes_to_others_when_one_is_lost(
 ) -> None:
     gpus = profiles.load(deploy.MACHINES[NODE], seed=NODE).gpus
     others = {gpu.uuid for gpu in gpus if gpu.index not in OWN}
-    assert given(namespace, "before") == others
+    assert given(namespace, "before", len(others)) == others
     with no_agent(driver, NODE):
         pass
     assert not is_published(driver, lost)
-    assert given(namespace, "after") == others
+    assert given(namespace, "after", len(others)) == others
