@@ -16,6 +16,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.view.terminal_text import plain
 
 if TYPE_CHECKING:
+    from dradriver.api.claims.pins import Key
     from dradriver.cli.cluster.listed_cluster import Scene
     from dradriver.cluster.pods.gang_pods import Membership
     from dradriver.queue.pending import PendingWorkload
@@ -101,6 +102,19 @@ def gang_name(membership: Membership) -> str:
         return membership.wants.written
     member = membership.member
     return member.identity.rpartition("-")[0] if member.read is None else member.read.name
+
+
+def of_replacing(scene: Scene, pod: Key) -> str:
+    """Return the name of the gang of a pod, or else of its owner: ``team-a/deployment/web``.
+
+    These replace a pod that ends. The result is empty for a pod without both, and for an unknown pod.
+    """
+    from dradriver.cluster.pods.gpu_time import owner_of  # loads numpy
+
+    if (membership := scene.picture.gangs.of(pod)) is not None:
+        return of_gang(membership)
+    kind, _, name = owner_of(scene.picture.pods.get(pod)).partition("/")
+    return plain(f"{pod[0]}/{kind.lower()}/{name}") if name else ""
 
 
 def names_of(scene: Scene, workloads: Sequence[PendingWorkload]) -> list[str]:

@@ -43,6 +43,10 @@ FAIR_SHARE: Final = (
 _BETTER: Final = (
     "a better one is free now. The driver does not move running pods: create the pod again if it should get the set"
 )
+END_THE_OWNER: Final = (
+    "End the owner or gang that is named before a pod, for example the Job. If only the pod ends, a new pod can take the "
+    "same GPUs."
+)
 _HEALTH: Final = "gputopo health says what is wrong, and the repair"
 _CORDONED: Final = "cordoned"  # ``selector_classes.CORDONED``, which loads numpy
 _BEFORE_A_PLAN: Final = ("unknown", "gathering", "waiting")
@@ -97,12 +101,12 @@ def rest(verdict: Verdict) -> Document:
         place = _place(verdict.place, verdict.better_free)
         add("Placement" if verdict.turn is None else "Possible placement", place)
     if verdict.better:
-        add("Better sets of GPUs", _helps(verdict.better, free="free now: a pod that is created again would get it"))
+        add("Better sets of GPUs", *_helps(verdict.better, free="free now: a pod that is created again would get it"))
     if verdict.free is not None:
         add("Free GPUs", *_free(verdict.free))
     if verdict.quota_help or verdict.helps:
         quota = (Notes(lines=(Cell(verdict.quota_help),)),) if verdict.quota_help else ()
-        sets = (_helps(verdict.helps, free="free"),) if verdict.helps else ()
+        sets = _helps(verdict.helps, free="free") if verdict.helps else ()
         add("What would help", *quota, *sets)
     if verdict.gang is not None and verdict.gang.helps:
         add("What would help the gang", *_ways(verdict.gang))
@@ -229,7 +233,8 @@ def _ways(gang: Gang) -> tuple[Block, ...]:
     )
     table = Table(columns=(Column("way"), Column("node"), Column("what would have to end")), rows=rows)
     one_way = "One of these ways is enough. " if count > 1 else ""
-    return Notes(lines=(Cell(f"{one_way}All rows of a way have to end."),)), table
+    text = Cell(f"{one_way}All rows of a way have to end.")
+    return Notes(lines=(text, *_owners_note([each for way in gang.helps for each in way]))), table
 
 
 def _static(made_by: Static) -> Table:
@@ -254,7 +259,7 @@ def _free(free: Free) -> tuple[Block, ...]:
     return Notes(lines=tuple(map(Cell, texts))), Table(columns=columns, rows=rows)
 
 
-def _helps(helps: Sequence[Help], *, free: str) -> Table:
+def _helps(helps: Sequence[Help], *, free: str) -> tuple[Block, ...]:
     rows: list[tuple[Cell, ...]] = []
     for option in helps:
         gbps = f"{option.busbw_gbps:g} GB/s" if option.busbw_gbps else ""
@@ -266,7 +271,13 @@ def _helps(helps: Sequence[Help], *, free: str) -> Table:
             lead = ("", "", "") if number else (option.node, numbers(option.gpus), gbps)
             rows.append(words(*lead, text))
     columns = (Column("node"), Column("set"), Column("all-reduce"), Column("blocked by"))
-    return Table(columns=columns, rows=tuple(rows))
+    table = Table(columns=columns, rows=tuple(rows))
+    return (Notes(lines=notes), table) if (notes := _owners_note(helps)) else (table,)
+
+
+def _owners_note(helps: Sequence[Help]) -> tuple[Cell, ...]:
+    """Return a line on what must end if a user of some sets is replaced when it ends."""
+    return (Cell(END_THE_OWNER),) if any(owner.workloads for option in helps for owner in option.owners) else ()
 
 
 def _with_command(cause: str, node: str) -> str:

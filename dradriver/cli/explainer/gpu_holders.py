@@ -8,6 +8,7 @@ from typing import Final
 from dradriver.api.claims import pins
 from dradriver.api.claims.pins import Key
 from dradriver.api.slices import resource_slices
+from dradriver.cli.cluster import workload_names
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer.explain_document import age
 from dradriver.cli.explainer.model import Owner
@@ -78,9 +79,16 @@ def _owner(scene: Scene, key: Key, gpus: tuple[int, ...]) -> Owner:
     pods = tuple(sorted((plain(user) for user in users), key=natural))
     since = plain(claim.metadata.creation_timestamp or "")
     who = f"{namespace}/{', '.join(pods)}" if pods else f"{namespace}/{name}, a claim that no pod uses"
+    keys = [(key[0], user) for user in sorted(users, key=natural)]
+    workloads = tuple(dict.fromkeys(filter(None, (workload_names.of_replacing(scene, each) for each in keys))))
+    if workloads:
+        who = f"{', '.join(workloads)} ({who})"
     words = ("tentatively for " if promised else "used by ") + who + (f", for {spent}" if (spent := age(since)) else "")
     words += _unused(scene, key[0], users)
-    return Owner(namespace=namespace, claim=name, pods=pods, promised=promised, since=since, gpus=gpus, words=words)
+    return Owner(
+        namespace=namespace, claim=name, pods=pods, workloads=workloads, promised=promised, since=since, gpus=gpus,
+        words=words,
+    )  # fmt: skip
 
 
 def _unused(scene: Scene, namespace: str, users: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ class Owner(_Fact, frozen=True, rename={"promised": "tentative", "words": "text"
         namespace: Its namespace.
         claim: Its name.
         pods: Names of the pods that may use it; for a tentative placement, the pod that waits for it.
+        workloads: The gangs and owners of these pods (``workload_names``). They replace a pod that ends.
         promised: Whether the scheduler has not allocated it yet (a tentative placement).
         since: When the claim was created, as Kubernetes writes times.
         gpus: The numbers on the node of its GPUs that belong to the shown set.
@@ -35,6 +36,7 @@ class Owner(_Fact, frozen=True, rename={"promised": "tentative", "words": "text"
     since: str
     gpus: tuple[int, ...]
     words: str
+    workloads: tuple[str, ...] = ()
 
 
 class Help(_Fact, frozen=True):

@@ -154,6 +154,30 @@ async def test_holders_that_do_not_run_are_named_as_such(cluster: GpuCluster, sh
     assert "default/gpus-stuck, a claim that no pod uses" in owner["text"]
 
 
+async def test_holders_are_named_with_the_owner_that_replaces_their_pods(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    cluster.node("n1")
+    cluster.pod("alone", 2)
+    pod = cluster.admitted("web-5d8f-x", 6)
+    pod["metadata"]["labels"]["pod-template-hash"] = "5d8f"
+    pod["metadata"]["ownerReferences"] = owned("apps/v1", "ReplicaSet", "web-5d8f")
+    cluster.put(PODS, pod)
+    await run_all(cluster)
+    cluster.pod("next", 8)
+    await cluster.settle()
+    web, alone = (await shell.data("explain next"))["would_help"][0]["owners"]
+    assert (web["workloads"], alone["workloads"]) == (["default/deployment/web"], [])
+    assert web["text"].startswith("used by default/deployment/web (default/web-5d8f-x), for ")
+    assert alone["text"].startswith("used by default/alone, for ")
+    shown = (await shell.run("explain", "next")).stdout
+    assert shown.index(explain_document.END_THE_OWNER) < shown.index("BLOCKED BY")
+    end(cluster, "web-5d8f-x")
+    shown = (await shell.run("explain", "next")).stdout
+    assert "used by default/alone, for " in shown
+    assert explain_document.END_THE_OWNER not in shown, "a pod without an owner is not replaced"
+
+
 async def test_its_turn_is_the_controllers_order(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.pod("big", 8)

@@ -11,7 +11,7 @@ import msgspec
 from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.pods import Pod
 from dradriver.cli.cluster.listed_cluster import Scene
-from dradriver.cli.explainer import workload_reader
+from dradriver.cli.explainer import explain_document, workload_reader
 from dradriver.cluster.records import pod_records
 from dradriver.kube.client import Client
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
@@ -227,6 +227,33 @@ async def test_another_gang_ends_as_a_whole(cluster: GpuCluster, shell: CommandL
     await cluster.settle()
     (way,) = (await shell.data("explain train-0"))["gang"]["would_help"]
     assert sorted(one["owners"][0]["pods"][0] for one in way) == ["other-0", "other-1"]
+
+
+async def test_the_users_of_gpus_are_named_with_the_gang_that_has_to_end(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    for number in range(2):
+        cluster.node(f"n{number}")
+        pod = cluster.admitted(f"six-{number}", 8, wishes={"gang": "six", "gang-size": "2"})
+        if number:
+            pod["metadata"]["ownerReferences"] = owned("batch/v1", "Job", "one-of-two")
+        cluster.put(PODS, pod)
+    await run_all(cluster)
+    cluster.pod("next", 4)
+    cluster.pod("train-0", 8, wishes={"gang": "train", "gang-size": "1"})
+    await cluster.settle()
+    alone, gang_of_one = await shell.data("explain next"), await shell.data("explain train-0")
+    (way,) = gang_of_one["gang"]["would_help"]
+    for helps in (alone["would_help"], way):
+        owners = sorted((owner for each in helps for owner in each["owners"]), key=lambda owner: owner["pods"])
+        assert [(owner["workloads"], owner["pods"]) for owner in owners] == [
+            (["default/gang/six"], ["six-0"]),
+            (["default/gang/six"], ["six-1"]),
+        ], "the name that explain takes, and not the owner of one of the pods"
+        assert owners[0]["text"].startswith("used by default/gang/six (default/six-0), for ")
+    for pod_name in ("next", "train-0"):
+        assert explain_document.END_THE_OWNER in (await shell.run("explain", pod_name)).stdout
+    assert (await shell.data("explain default/gang/six"))["pod"] == "six-0"
 
 
 async def test_a_gang_that_the_scheduler_refused_is_told_so_in_addition_to_its_places(
