@@ -3,8 +3,8 @@
 The file has every NUMA node with all facts that NCCL needs of a CPU, and the PCI tree with all facts of /sys. A missing
 fact does harm if one rank (a process of the job) can add it and another rank cannot: NCCL would then see one switch as
 two, with a 32nd of the bandwidth in the worst case. The file has no ``<gpu>``, so that NCCL asks NVML for the links,
-and no ``<net>``: NICs are plain PCI devices. If the machine is known not to be virtual, the file has no NICs, because
-NCCL finds them in /sys.
+and no ``<net>``: NICs are plain PCI devices. If the machine has a PCI tree and is known not to be virtual, the file has
+no NICs, because NCCL finds them in /sys.
 """
 
 from __future__ import annotations
