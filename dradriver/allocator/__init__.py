@@ -7,7 +7,7 @@ gang_request  the same for a gang: many pods that start together
 set_policies  the properties that each value of the annotation ``policy`` requires
 sets       how good a set of GPUs is: figures of every subset of a machine's GPUs
 choice     the choice of one set among the free GPUs of one machine
-parts      fractions: shares and MIG slices, the free capacity of a GPU, and where a fraction costs others least
+parts      fractions: shares and MIG slices, the free capacity of a GPU, and the place that costs later pods least
 fleet      the choice of nodes in a cluster, for one pod (whole GPUs or fractions) and for gangs
 
 Each package uses only the packages above it in this list. All but the first three need numpy. Python loads numpy when

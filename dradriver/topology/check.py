@@ -36,7 +36,7 @@ def check(machine: Machine) -> Machine:
     Readers and decisions rely on the rules, such as different uuids and a PCI tree with parents first.
 
     Raises:
-        TopologyError: With the field, its value and what is allowed there.
+        TopologyError: The machine breaks a rule. The message has the field, its value and what is allowed there.
     """
     if not machine.gpus:
         raise TopologyError("gpus: the list is empty. A machine has at least one GPU.")
@@ -97,7 +97,7 @@ def _check_gpus(machine: Machine) -> None:
     """Check each GPU's fields: identities differ, numbers are in range, and all GPUs have one vendor.
 
     Raises:
-        TopologyError: With the field, its value and what is allowed there.
+        TopologyError: The machine breaks a rule. The message has the field, its value and what is allowed there.
     """
     for field in ("index", "uuid", "minor", "pci"):
         first_with: dict[object, int] = {}
@@ -220,7 +220,7 @@ def _check_figures(machine: Machine) -> None:
     """Check the numbers of the whole machine, such as the bandwidth of links.
 
     Raises:
-        TopologyError: With the field, its value and what is allowed there.
+        TopologyError: The machine breaks a rule. The message has the field, its value and what is allowed there.
     """
     if machine.cpu is not None:
         _check_number(machine.cpu.family, "cpu.family")
@@ -234,7 +234,7 @@ def _check_pci(machine: Machine) -> None:
     """Check the PCI tree: parents come first, and each device has a bus id of its own.
 
     Raises:
-        TopologyError: With the field, its value and what is allowed there.
+        TopologyError: The machine breaks a rule. The message has the field, its value and what is allowed there.
     """
     seen: set[str] = set()
     for i, device in enumerate(machine.pci):

@@ -76,8 +76,8 @@ def complete(
         nccl_version: The NCCL version in the containers of jobs, such as ``2.23``.
 
     Raises:
-        TopologyError: The product, CPU or NCCL version is unknown, or the words fit several products. The message lists
-            the possible ones.
+        TopologyError: The product, CPU or NCCL version is unknown, the words fit several products, or a bus id is
+            invalid or missing. The message says what to write instead.
     """
     gpus = machine.gpus
     if product:
@@ -138,7 +138,8 @@ def with_bus_ids(machine: Machine) -> Machine:
 def _fields_of_product(vendor: Vendor, text: str) -> tuple[dict[str, Any], float]:
     """Return the GPU fields that follow from a product, and the bandwidth of one link.
 
-    ``text`` is the product's name, or some of its words. The bandwidth is in GB/s.
+    ``text`` is the product's name, or some of its words. The bandwidth is in GB/s; 0 for Ascend, whose links have no
+    known rate.
     """
     if vendor is AMD:
         of_amd = {part.product: (part.architecture, part.pcie_gbps) for part in amd_products.PARTS.values()}

@@ -12,9 +12,9 @@ from dradriver.topology.machine import Machine, PathType
 
 
 class Step(enum.IntEnum):
-    """The connection between two GPUs, nearest first.
+    """The kinds of connection between two GPUs, nearest first.
 
-    Up to ``SYS`` the numbers are those of ``PathType``.
+    The numbers from ``PIX`` to ``SYS`` are those of ``PathType``.
     """
 
     NVLINK = 0  # links or switches

@@ -100,8 +100,9 @@ def _group(machine: Machine) -> Groups:
     """Return the groups of well linked GPUs of a machine; the result is cached.
 
     The caller has emptied all fields of ``machine`` that do not change the groups, so that equal servers share one
-    result. Groups of eight are made first; smaller groups lie within larger ones. GPUs behind NVLink switches are all
-    equal, so they are split in their order. Other linked GPUs are split so that the groups have the best rings.
+    result. Groups of eight are made first; smaller groups lie within larger ones if possible. GPUs behind NVLink
+    switches all reach each other equally well, so they are split by NUMA node. Other linked GPUs are split so that the
+    groups have the best rings.
     """
     count = len(machine.gpus)
     by_index = sorted(range(count), key=lambda i: machine.gpus[i].index)  # positions, by GPU number
@@ -327,7 +328,8 @@ def _order(machine: Machine, ranked: Sequence[int], *, by_size: dict[int, tuple[
     """Sort GPUs so that groups of 8, of 4 and of 2 are adjacent.
 
     Within a group, GPUs that are near over PCIe are next to each other. GPUs without a group come last. ``by_size`` is
-    the group of each GPU, for each size. ``ranked`` are all GPUs; equal GPUs keep its order.
+    the group of each GPU, for each size. ``ranked`` are all GPUs. Among GPUs that are equally near, the one with the
+    lowest number comes first.
     """
     nearness: dict[int, list[int]] = {i: [] for i in ranked}
     for level in (PathType.NODE, PathType.PHB, PathType.PXB, PathType.PIX):

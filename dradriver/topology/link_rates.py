@@ -12,13 +12,14 @@ _LINE_GBPS |= {24.0: 46.0, 36.0: 50.0, 48.0: 64.0}
 def line_gbps(link_gbps: float) -> float:
     """Return the line rate of a link, GB/s, from the bandwidth that NCCL counts for it.
 
-    Examples: the line rate is 25 for NCCL's 20 (V100), and also for its 20.6 (H100).
+    Examples: the line rate is 25 for NCCL's 20 (V100), and also for its 20.6 (H100). A bandwidth that is not in the
+    table is returned unchanged.
     """
     return _LINE_GBPS.get(round(link_gbps, 2), link_gbps)
 
 
 def line_rate_gbps(links: int, link_gbps: float) -> int:
-    """Return the line rate of some links together, in one direction, whole GB/s.
+    """Return the line rate of some links together, in one direction, GB/s, rounded down.
 
     Requests for a minimum bandwidth are compared with this rate. The rate is a whole number because device attributes
     are whole numbers, and annotations and CEL selectors must select the same GPUs.

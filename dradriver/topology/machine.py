@@ -157,7 +157,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def products(self) -> tuple[str, ...]:
-        """Return all product names of a machine's GPU: product, board, and the name that AMD's DRA driver uses."""
+        """Return all product names of the GPU: product, board, and the name in AMD's DRA driver.
+
+        A GPU of another vendor has only ``product``.
+        """
         if self.vendor != AMD.word:
             return (self.product,)
         named = self.board or self.product

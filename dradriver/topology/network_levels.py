@@ -137,15 +137,16 @@ class Levels(msgspec.Struct, frozen=True):
     def location(self, labels: Mapping[str, str], *, fabric: str = "", gbps: float = 0.0) -> Location:
         """Return the location of a node at each of the network levels, by its labels.
 
-        A domain is nested in the outer domains: leaves of the same name under two spines are two domains. If the node
-        lacks the label of a level, it is in no domain of that level. Worked example, with levels leaf, spine and zone:
-        the labels ``leaf: l1`` and ``zone: z`` give ``(("z", "", "l1"), None, ("z",))``. The first entry is the leaf
-        with its outer domains, without a spine. The second entry is None because the spine is unknown.
+        A domain is nested in the outer domains: leaves of the same name under two spines are two domains. An NVLink
+        fabric is not nested, because it can be in several domains of a wider level. If the node lacks the label of a
+        level, it is in no domain of that level. Worked example, with levels leaf, spine and zone: the labels ``leaf:
+        l1`` and ``zone: z`` give ``(("z", "", "l1"), None, ("z",))``. The first entry is the leaf with its outer
+        domains, without a spine. The second entry is None because the spine is unknown.
 
         Args:
             labels: The node's labels.
             fabric: ``Machine.fabric``, used if no label names the NVLink fabric.
-            gbps: Bandwidth of the node's network.
+            gbps: Bandwidth of the node's network, one direction, GB/s; 0 if it is unknown.
         """
         values = [labels.get(key, "") for key in self.keys]
         values = [value or (fabric if key in FABRICS else "") for key, value in zip(self.keys, values, strict=True)]
@@ -201,8 +202,8 @@ def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = 
 def _wider_tiers(nodes: Collection[Mapping[str, str]]) -> tuple[str, ...]:
     """Return the label keys of network tiers from the fourth on, if most nodes have them.
 
-    A key counts if 90 % of the nodes have it. The program topograph writes these labels: a tier is a level of switches,
-    the nearest first.
+    The keys end before the first tier whose key fewer than 90 % of the nodes have. The program topograph writes these
+    labels: a tier is a level of switches, the nearest first.
     """
     keys = (f"{_TIER}{number}" for number in itertools.count(len(FAMILIES[0])))
     return tuple(itertools.takewhile(lambda key: found(key, nodes), keys))

@@ -20,8 +20,8 @@ Pair = tuple[int, int]
 def kept_off(machine: Machine) -> dict[int, tuple[int, ...]]:
     """Return the GPUs that no pod should get, each with the GPUs to which it has no peer access.
 
-    All are positions. Only GPUs on switches are considered. For direct links the machine does not show whether a pair
-    without links lost its peer access, so the pair counts as unlinked.
+    All are positions. Only GPUs on switches that are not in MIG mode are considered. For direct links the machine does
+    not show whether a pair without links lost its peer access, so the pair counts as unlinked.
     """
     switched = [i for i, gpu in enumerate(machine.gpus) if gpu.switch_links and gpu.mig is None]
     refused = [(i, j) for i, j in combinations(switched, 2) if not machine.links[i][j]]

@@ -22,7 +22,8 @@ def numbers(text: str) -> Numbers | None:
 def reaches(text: str, least: str) -> bool:
     """Return whether a version of a driver or CUDA is ``least`` or later.
 
-    The result is False if the version is unknown. Text after the numbers (``580.95.05-open``) is ignored.
+    The result is True if ``least`` is empty, else False if the version is unknown. Text after the numbers
+    (``580.95.05-open``) is ignored.
     """
     if not least:
         return True

@@ -157,7 +157,8 @@ class Bars(msgspec.Struct, frozen=True, kw_only=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the legend ``Key``: a colour and what it stands for.
 
-    ``series`` is the colour's number (``palette.series``), ``name`` the thing, ``where`` where the thing occurs.
+    ``series`` is the colour's number (``palette.series``). ``name`` is the thing that has this colour, such as a pod.
+    ``where`` says where the thing occurs, such as the pod's GPUs.
     """
 
     series: int

@@ -67,7 +67,7 @@ def fragment(document: Document) -> str:
 
 
 def _index(document: Document) -> str:
-    """Return HTML with links to a document's titled sections; empty for a short document."""
+    """Return HTML with links to a document's titled sections; empty for fewer than three."""
     titled = [(name, section.title) for name, section in enumerate(document.sections) if section.title]
     if len(titled) < _INDEXED:
         return ""

@@ -27,8 +27,8 @@ def draw(matrix: Matrix, *, marks_width: int) -> Drawing:
     The picture's first row, of height ``ROW_HEIGHT``, has the headings of the columns.
 
     From left to right: marks, names of devices, bars of groups, cells. A bar shows a group, with the group's number. If
-    the members of a group are adjacent, a frame on the diagonal also shows the group. If one switch joins all devices,
-    ``switch`` draws the switch instead of a matrix.
+    the members of a group are adjacent, a frame on the diagonal also shows the group. If one switch joins all of at
+    least 17 devices, ``switch`` draws the switch instead of a matrix.
 
     Args:
         matrix: The matrix. Its marks name the users of the devices.

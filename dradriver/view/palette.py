@@ -112,7 +112,7 @@ def css(colours: int = 0) -> str:
 
 
 def page_css(colours: int) -> str:
-    """Return the palette as CSS rules for a page that can be switched to dark.
+    """Return the palette as CSS rules for a page whose reader can choose light or dark.
 
     Args:
         colours: How many colours of ``series`` the page uses.

@@ -1,6 +1,6 @@
-"""Draws a machine in which one switch joins all GPUs. ``matrix`` calls it.
+"""Draws a machine in which one switch joins more than 16 GPUs. ``matrix`` calls it.
 
-A matrix would show the same link in every cell.
+A matrix would show the same link in every cell. For fewer GPUs the matrix is small, and it also shows groups.
 
 A mark is a short text about a device, such as the pod that uses it.
 """
@@ -21,9 +21,10 @@ _WIDEST: Final = 13  # characters of who holds a GPU
 
 
 def link(matrix: Matrix) -> str:
-    """Return the link type, such as ``NV18``, if one switch joins all devices.
+    """Return the link type, such as ``NV18``, if one switch joins at least 17 devices.
 
-    This is assumed if all pairs of devices have the same NVLink. If they do not, the result is empty.
+    This is assumed if all pairs of devices have the same NVLink. If they do not, or if there are fewer devices, the
+    result is empty.
     """
     count = len(matrix.devices)
     if count < _FEWEST:

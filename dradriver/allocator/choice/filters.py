@@ -12,7 +12,7 @@ from dradriver.topology.versions import reaches
 
 
 def filters(request: Request) -> bool:
-    """Return whether a request accepts only some of its vendor's GPUs, whatever the set.
+    """Return whether a request accepts only some of its vendor's GPUs.
 
     True if the request names a product, an architecture, a least amount of memory, a version or GPU numbers to exclude.
     Also True if it requires near NICs. False if it accepts every GPU of its vendor.

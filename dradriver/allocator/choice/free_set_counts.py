@@ -18,9 +18,9 @@ SIZES: Final = (1, 2, 4, 8, 16)
 def free_sets(tables: Tables, free: int) -> Counter[tuple[int, str, float]]:
     """Return how many sets of each size and quality the free GPUs of one machine form.
 
-    Each size is counted independently of the other sizes, as if pods of that size came one after another. The first pod
-    gets the best set of the free GPUs, the next pod the best set of the remaining GPUs. So the counts of one size add
-    up to the number of pods of this size that the machine can hold.
+    The sizes are 1, 2, 4, 8 and 16 GPUs. Each size is counted independently of the other sizes, as if pods of that size
+    came one after another. The first pod gets the best set of the free GPUs, the next pod the best set of the remaining
+    GPUs. So the counts of one size add up to the number of pods of this size that the machine can hold.
 
     A key is the size, the level and the predicted bandwidth in GB/s. The level says how far apart the GPUs are, such as
     ``nvlink``; it is empty for a single GPU.

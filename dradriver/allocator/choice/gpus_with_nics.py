@@ -40,7 +40,8 @@ def served(
         may_go_on: Called before each step of the search for sets other than the best ones. If it returns False, the
             search ends without a set.
         is_last_pod: Whether no further pod will have this request. If so and ``gpus`` is 1, every GPU that can have all
-            NICs is returned, even if two of these GPUs cannot have them at the same time.
+            NICs is returned, even if two of these GPUs cannot have them at the same time. The same holds for a single
+            GPU if some NICs cannot serve all requests.
         one_set: Whether to return exactly ``gpus`` GPUs, and to leave as many GPUs as possible to other pods with the
             same request. Then the GPUs that get one NIC less are first chosen among GPUs that cannot have the full
             number of NICs.

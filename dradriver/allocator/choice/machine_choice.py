@@ -10,8 +10,9 @@ The criteria in their order:
 6. the nearest NICs
 7. the lowest GPU numbers
 
-If a single GPU is requested, one more criterion follows the required constraints: the GPU should not be one of two
-linked GPUs that are both free. The same input always gives the same answer.
+If a single GPU is requested with ``best-fit`` or ``pack``, criterion 4 first compares the pairs of GPUs that remain
+free. So a GPU whose linked partner is free, too, is avoided. With ``first-fit``, criteria 4 to 6 do not count. The same
+input always gives the same choice.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
     Args:
         machine: The machine, of up to 16 GPUs.
         free: The numbers (``Gpu.index``) of the GPUs that may be taken.
-        request: The request. If it names no vendor, the machine's vendor is meant.
+        request: The request. If its vendor is ``nvidia``, the default, the machine's vendor is meant.
 
     Raises:
         NoPlaceError: No free set fits; the message has the reason and the nearest thing that is possible.
-        UnknownGpuError: ``free`` names a GPU that the machine does not have.
+        UnknownGpuError: ``free`` or the request names a GPU that the machine does not have.
         MachineTooLargeError: More than 16 GPUs.
     """
     check_request(request)

@@ -101,9 +101,9 @@ def _nearest(machine: Machine, tables: Tables, offered: int, *, request: Whole, 
 def _never(machine: Machine, request: Whole) -> str:
     """Return as text why the machine can never have the requested set of GPUs.
 
-    There are two reasons: the machine's maker allows no pod this number of GPUs, or the request requires bandwidth,
-    which cannot be predicted for the vendor. The text is empty if neither reason applies, or if the machine has too few
-    GPUs that pass the request's filters.
+    There are two reasons: the machine's maker allows no pod this number of GPUs, or the request requires a bandwidth
+    that is not known for the vendor. The text is empty if neither reason applies, or if the machine has too few GPUs
+    that pass the request's filters.
     """
     if request.gpus > suitable(machine, request).bit_count():
         return ""
@@ -151,7 +151,7 @@ def _largest_set(tables: Tables, free: int, *, most: int, criteria: Criteria) ->
 
 
 def _products(machine: Machine, request: Whole) -> str:
-    """Return as text the products, architectures or versions that the machine has instead of the requested one.
+    """Return as text the vendor, versions, products or architectures that the machine has instead.
 
     The text is empty if the request names none of these.
     """

@@ -230,8 +230,8 @@ def ways_from(machine: Machine, addresses: Sequence[str], root: str | None, numa
 
     Args:
         machine: The machine.
-        addresses: The NIC's PCI address, and the address of its physical function. The first of them that is in the
-            machine's PCI tree is the NIC's position in this tree.
+        addresses: The NIC's PCI address, and the address of its physical function. The first of them that a NIC of the
+            machine has is used: the paths are those of this NIC.
         root: The NIC's root complex (``pci0000:00``), used if the machine knows none of the addresses; None if unknown.
         numa: The NIC's NUMA node, used in the same case; None if unknown.
     """

@@ -89,9 +89,10 @@ def wanted_gpus(request: Request) -> str:
 
 
 def no_figure(vendor: Vendor, request: Whole) -> str:
-    """Return a sentence for the user: no bandwidth can be predicted for this vendor.
+    """Return as text that the required bandwidth is not known for this vendor.
 
-    The text is empty if the bandwidth can be predicted, or if the request does not require bandwidth.
+    There are two cases: the bus bandwidth cannot be predicted, or the rate of a link is not published. The text is
+    empty in all other cases, and for a single GPU.
     """
     instead = "min-bandwidth" if vendor.rated else "required: linked"
     if request.gpus < 2:

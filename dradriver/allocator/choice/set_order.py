@@ -73,8 +73,8 @@ def set_order(tables: Tables, preference: Preference, *, gpus: int) -> SetOrder:
 def cohesion(tables: Tables, weights: Weights) -> Floats:
     """Return the cohesion of each set: how near and alike its GPUs are.
 
-    Cohesion is compared last. With the default weights it is from 0 to 100. It is a weighted sum of five values from 0
-    to 1:
+    Cohesion is compared after bandwidth and the remaining sets. With the default weights it is from 0 to 100. It is a
+    weighted sum of five values from 0 to 1:
 
     * ``nvlink``: the links of a pair, relative to the most links that a pair of this machine can have
     * ``pcie``: the nearness of a pair over PCIe (PIX 1, PXB 3/4, ... SYS 0)
@@ -125,8 +125,8 @@ def _leaves_most(tables: Tables, gpus: int) -> Ints:
 
     The lowest number is best. This is the policy "preserve" of MAPA (SC21): it keeps the best sets for later pods. The
     policy compares the best remaining set of 8, of 4 and of 2, then all disjoint sets of 4 and of 2. If ``gpus``, the
-    number of requested GPUs, is 1, the sets of 2 are compared first. Some machines' makers prescribe from which block
-    of GPUs a set is taken (``sets/blocks.py``). Their rule comes before all others.
+    number of requested GPUs, is 1, all disjoint sets of 2, then of 4, are compared first. Some machines' makers
+    prescribe from which block of GPUs a set is taken (``sets/blocks.py``). Their rule comes before all others.
 
     Worked example: both GPUs of one NVLink pair are free, and one GPU of another pair. A single GPU is taken from the
     other pair.

@@ -58,8 +58,8 @@ def never(groups: Iterable[NodeGroup], request: Whole) -> str:
     """Return as text why nodes can never have the requested set, even if all GPUs are free.
 
     ``groups`` are the nodes. There are two reasons: the machine's maker allows no pod this number of GPUs, or the
-    request requires bandwidth, which cannot be predicted for the vendor. Nodes with too few suitable GPUs do not count.
-    The text is empty if a node can have the set.
+    request requires a bandwidth that is not known for the vendor. Nodes with too few suitable GPUs do not count. The
+    text is empty if a node can have the set.
     """
     machines = [group.machine for group in groups if request.gpus <= group.suitable(request).bit_count()]
     every = [
@@ -170,7 +170,8 @@ def _shortfall(candidates: Sequence[Candidates], request: Whole, criteria: Crite
 
     The result has three parts: the highest bandwidth of a free set in GB/s, its kind as text (``bus bandwidth``), and
     the node that has the set. The result is None if the request fails for another reason than bandwidth. ``candidates``
-    are the nodes that the request may use. ``criteria`` are the properties that the set must have.
+    are the nodes that the request may use; of each kind of machine, at most 512 different masks of free GPUs are looked
+    at. ``criteria`` are the properties that the set must have.
     """
     best: tuple[float, str, Candidates, int] | None = None
     for each in candidates:

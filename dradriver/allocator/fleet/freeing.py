@@ -58,7 +58,8 @@ def ways(nodes: Iterable[Node[U]], lost: Mapping[U, float], size: int) -> list[W
     """Return the ways to free one more set of ``size`` GPUs, cheapest first.
 
     A way is the workloads that have to move. The freed set is as good as the best set of that size on the node: pods
-    would not want a worse one. Nodes that already have a free set of that quality are left out.
+    would not want a worse one. Nodes that already have a free set of that quality are left out. On each node, only the
+    12 workloads are considered whose move costs least.
 
     Args:
         nodes: The nodes.

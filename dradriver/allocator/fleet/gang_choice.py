@@ -148,9 +148,10 @@ def _steps(fleet: Fleet, node: str, ranks: Ints) -> Ints:
 
 
 def _slowest(fleet: Fleet, pods: Sequence[Choice], sites: Ints, reach: str) -> float:
-    """Return the lowest predicted bandwidth of all pods and of the network between them, GB/s.
+    """Return the lowest bandwidth of the pods with several GPUs and of their network, GB/s.
 
-    The network counts only if the NICs of all nodes are known.
+    The bandwidth of a pod is the predicted one. The network counts only if the pods are on several nodes and the
+    bandwidth of all NICs is known.
 
     Args:
         fleet: The cluster.

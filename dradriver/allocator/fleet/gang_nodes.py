@@ -117,7 +117,7 @@ class GangNodes(NamedTuple):
         return self.changed(criteria=[msgspec.structs.replace(each, min_worth=worth) for each in self.criteria])
 
     def all_free(self) -> GangNodes:
-        """Return the table as if all GPUs and other resources of the nodes were free."""
+        """Return the table as if all GPUs of the nodes were free, and all other resources unlimited."""
         suitable = np.array([each.group.suitable(self.request) for each in self.candidates], dtype=np.int64)
         return self.changed(mask=suitable[self.kind], room=np.full(len(self.kind), _NO_LIMIT))
 

@@ -93,8 +93,8 @@ def place_gang(
             the most free GPUs is tried.
 
     Raises:
-        NoPlaceError: Not all pods have a place; the message says how many would have one. The message is computed when
-            it is read.
+        NoPlaceError: Not all pods have a place, the request is invalid, or the members of ``fixed`` violate a limit of
+            it. The message says what would be possible, and is computed when it is read.
     """
     _check(fleet, request)
     request = with_fabrics(fleet, request)  # no limit to one NVLink fabric if no node is known to be in one

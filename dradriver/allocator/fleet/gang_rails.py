@@ -37,9 +37,9 @@ class Pattern(NamedTuple):
 def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pattern]:
     """Return the sets of GPU positions that are free on enough nodes of one kind, the best first.
 
-    If a gang's pods use the same positions on all nodes, they use the same network rails. Among equally good patterns,
-    the pattern whose first node comes first by name wins. The numbers of kinds cannot decide, because they depend on
-    the order in which nodes were read.
+    If a gang's pods use the same positions on all nodes, they use the same network rails. For each kind, only the 128
+    sets that are free on the most nodes are returned. Among equally good patterns, the pattern whose first node comes
+    first by name wins. The numbers of kinds cannot decide, because they depend on the order in which nodes were read.
 
     Worked example: two of three nodes with eight GPUs have 0-3 free, the third has 4-7 free. For pods of four GPUs on
     two nodes there is one pattern, 0-3.

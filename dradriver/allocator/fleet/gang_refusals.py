@@ -233,8 +233,8 @@ def _nearest(fleet: Fleet, nodes_by_role: Sequence[GangNodes], request: GangRequ
 def _each_alone(fleet: Fleet, nodes_by_role: Sequence[GangNodes], request: GangRequest) -> str:
     """Return as text which role has no places even without the gang's other roles.
 
-    The text names the first such role; it is empty if there is none. It is also empty if the gang has a least number of
-    GPUs per node, because the roles reach that number together.
+    The text names the first such role. If there is none, the text says that each role alone has places. It is empty if
+    the gang has a least number of GPUs per node, because the roles reach that number together.
     """
     if request.min_gpus_per_node:  # which they reach together
         return ""

@@ -42,9 +42,11 @@ def search(
 ) -> RolePlans | None:  # fmt: skip
     """Return the plans for all roles of a gang in the narrowest network level that fits.
 
-    1. If all pods are equal and none is placed, one plan is made at each level. This is exact and cheap.
+    1. If all pods are equal and none is placed, one plan is made at each level. This is exact and cheap. With
+       ``spread``, the level at which the pods use the most nodes comes first.
     2. For other gangs: in each domain of a level the roles are placed one after another, the roles with the most GPUs
-       first, then in every other order. Half of ``effort`` is for this.
+       first, then in every other order. More than three roles are placed in the first order only. If there are more
+       than 64 domains, only the 32 fullest and the 32 emptiest are tried. Half of ``effort`` is for this.
     3. If that finds no place in any domain, ``gang_roles_search`` tries all ways to share the nodes among the roles.
     4. If the half for step 2 is spent and nothing is found, the plan is greedy: only the domain with the most free GPUs
        of each level is tried, in one order of the roles.
@@ -347,7 +349,7 @@ class _Domain(NamedTuple):
         """Yield orders of a gang's roles; the search places one role after another.
 
         The search tries the yielded orders one by one. The first order begins with the roles that need the most GPUs
-        and other resources.
+        and other resources. With more than three roles, it is the only order.
         """
         members = self.request.members
         some = [at for at in range(len(members)) if self.counts[at]]

@@ -64,6 +64,7 @@ def known(machine: Machine) -> bool:
     """Return whether the costly figures of a machine's kind are computed.
 
     These are the bandwidths of all sets of GPUs, and the MIG layouts. If so, a fleet can add the machine without delay.
+    The result is also True for a machine with more than 16 GPUs, which has no figures.
     """
     if len(machine.gpus) > tables.MAX_GPUS:
         return True  # it refuses it

@@ -54,8 +54,8 @@ class Nodes(NamedTuple):
 class Take(NamedTuple):
     """The fractions of one GPU that a pod would get at a place.
 
-    ``position`` is the GPU's index in the machine, ``left`` its free capacity before. ``counts`` is the number of
-    fractions of each kind; equal fractions are of one kind.
+    ``position`` is the GPU's index in the machine, ``left`` its free capacity before the pod gets the fractions.
+    ``counts`` is the number of fractions of each kind; equal fractions are of one kind.
     """
 
     position: int

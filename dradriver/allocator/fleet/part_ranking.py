@@ -40,7 +40,7 @@ def rank(
         tenant: The tenant's number. GPUs that only another tenant may use have no free capacity for it.
 
     Raises:
-        NoPlaceError: No node has room.
+        NoPlaceError: No node has room, or a requested fraction has the size 0.
     """
     ask = _ask(request)
     if not ask.wanted or (isinstance(request, Share) and Amount() in request.amounts):

@@ -95,8 +95,9 @@ def _place_costs(ask: Ask, nodes: Nodes, slots: Ints, *, limit: int, exact: bool
     """Return the cost of the best place on each node; lower is better.
 
     The cost is ``FAR`` on a node without a place. With another strategy than ``best-fit``, it is the strategy's number
-    of the node (``_by_strategy``). If ``exact`` is set, all nodes are computed together, and empty GPUs only if fewer
-    than ``limit`` nodes have a place without them. Else the nodes are searched one by one.
+    of the node (``_by_strategy``). If ``exact`` is set, all nodes are computed together. With ``best-fit``, empty GPUs
+    are then evaluated only if fewer than ``limit`` nodes have a place without them. Else the nodes are searched one by
+    one.
     """
     best_fit = ask.request.strategy is Strategy.BEST_FIT
     if exact:

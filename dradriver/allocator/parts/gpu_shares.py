@@ -93,8 +93,8 @@ class Shares:
     def costs(self, rooms: Rooms, kind: int) -> Array:
         """Return the cost of one share on each GPU of ``rooms``: (GPUs, nodes).
 
-        The cost is the capacity that remains free on the GPU, as one number: the lowest is best. It is ``NONE`` where
-        the share does not fit. ``kind`` is the number of the share's size in the request.
+        The cost is the capacity that the GPU has free before the share is placed, as one number: the lowest is best. It
+        is ``NONE`` where the share does not fit. ``kind`` is the number of the share's size in the request.
         """
         cores, memory = self._needs(rooms, kind)
         fits = (rooms.cores >= cores) & (rooms.memory >= memory)
@@ -128,8 +128,8 @@ class Shares:
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
         """Return three percentages of compute: requested, free on each GPU, and of an empty GPU.
 
-        The first is what all requested shares need together. A search skips a node if its GPUs together have less than
-        that. ``rooms`` has the free capacity. The shapes are: int, (GPUs, nodes), (GPUs,).
+        The first is the least that all requested shares need together. A search skips a node if its GPUs together have
+        less than that. ``rooms`` has the free capacity. The shapes are: int, (GPUs, nodes), (GPUs,).
         """
         each = [int(self._needs(rooms, kind)[0].min()) for kind in range(len(self._kinds))]
         total = sum(cores * count for cores, count in zip(each, self.wanted, strict=True))

@@ -260,9 +260,10 @@ class _Untold:
 
 
 def kinds(machine: Machine) -> tuple[Profiles, ...]:
-    """Return the different lists of MIG profiles that the GPUs of a machine have.
+    """Return the first four different lists of MIG profiles that GPUs of a machine have.
 
-    All GPUs with the same list share one layout (all states that MIG instances can bring a GPU into).
+    All GPUs with the same list share one layout (all states that MIG instances can bring a GPU into). GPUs with a fifth
+    list count as GPUs without MIG.
     """
     return tuple(dict.fromkeys(gpu.profiles for gpu in machine.gpus if gpu.profiles))[:_MOST_KINDS]
 
@@ -270,7 +271,7 @@ def kinds(machine: Machine) -> tuple[Profiles, ...]:
 def layouts_of(machine: Machine) -> list[Layout | None]:
     """Return all MIG states (the layout) of each GPU of a machine, by position.
 
-    An entry is None for a GPU without MIG profiles, or with too many states.
+    An entry is None for a GPU without MIG profiles, with too many states, or with a list that ``kinds`` leaves out.
     """
     seen = kinds(machine)
     return [layout_of(gpu.profiles) if gpu.profiles in seen else None for gpu in machine.gpus]

@@ -54,9 +54,9 @@ class Slices:
     def costs(self, rooms: Rooms, kind: int) -> Array:
         """Return the cost of one MIG slice on each GPU of ``rooms``: (GPUs, nodes).
 
-        The cost is what the GPU can no longer offer to later pods (``Layout``): the lowest is best. It is ``NONE``
-        where the slice does not fit. ``kind`` is the number of the slice's profile in the request, ``rooms`` has the
-        GPUs' MIG states.
+        The lowest cost is best. Costs compare what the GPU can no longer offer to later pods, and among equals how full
+        the GPU is (``Layout.order``). The cost is ``NONE`` where the slice does not fit. ``kind`` is the number of the
+        slice's profile in the request, ``rooms`` has the GPUs' MIG states.
         """
         out = np.full(rooms.states.shape, NONE, dtype=np.int32)
         for position, layout in enumerate(rooms.layouts):
@@ -102,9 +102,9 @@ class Slices:
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
         """Return three numbers of memory slices: requested, free on each GPU, of an empty GPU.
 
-        The first is what all requested MIG slices need together. A search skips a node if its GPUs together have less
-        than that. Only memory slices that the requested profiles can take count as free. The shapes are: int, (GPUs,
-        nodes), (GPUs,).
+        The first is the least that all requested MIG slices need together. A search skips a node if its GPUs together
+        have less than that. Only memory slices that the requested profiles can take count as free. The shapes are: int,
+        (GPUs, nodes), (GPUs,).
         """
         free = np.zeros(rooms.states.shape, dtype=np.int32)
         empty = np.zeros(len(rooms.layouts), dtype=np.int32)

@@ -79,7 +79,7 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
 
 
 def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, up: Counts) -> Bools:
-    """Return whether each set has room for its number of chains, with these PCIe channels.
+    """Return whether each set has room for its number of chains over links and PCIe.
 
     These are necessary conditions, the cheapest first. Each is checked only for sets that passed the conditions before:
 
@@ -191,7 +191,7 @@ def _end_on_right_sides(
 
 
 def _once(room: Room, rows: Ints, at: Ints, channels: Counts, pairs: Ints) -> Counts:
-    """Return how many chains links carry, if a chain joins each pair at most once.
+    """Return how many chains the links carry; each chain joins a pair at most once.
 
     The number is an upper bound; both directions of the links are added up. In a set whose chains pass third GPUs, a
     chain may join a pair more often. ``pairs`` is the number of pairs of GPUs by width (number of links); its last axis

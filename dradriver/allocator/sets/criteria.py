@@ -18,11 +18,12 @@ class Criteria(msgspec.Struct, frozen=True, cache_hash=True):
 
     Attributes:
         constraints: Properties that all its GPUs must share.
-        min_bandwidth_gbps: Least rate of the weakest step of the best ring.
+        min_bandwidth_gbps: Least rate of the weakest step of the best ring, one direction, GB/s.
         max_cross: How many GPUs may be outside the NVLink domain that has most GPUs of the set; None for any number.
         include: Bit mask of GPUs that must be in the set.
-        min_busbw_gbps: Least predicted bandwidth. If no bandwidth can be predicted, no set has it.
-        min_worth: Least predicted bandwidth; if none can be predicted, least strength of the links (``Tables.busbw``).
+        min_busbw_gbps: Least predicted bus bandwidth, GB/s. If no bandwidth can be predicted, no set has it.
+        min_worth: Least predicted bus bandwidth, GB/s; if none can be predicted, least strength of the links
+            (``Tables.busbw``).
     """
 
     constraints: frozenset[Constraint] = frozenset()

@@ -274,7 +274,8 @@ def _doubtful(room: Room, at: Ints, channels: Counts, over_what: Counts) -> Bool
     """Return where ``channels`` may be too many, so that rings must be counted exactly.
 
     The result has the shape of ``channels``. ``channels`` and ``over_what``, the paths, are the result of ``_options``.
-    The numbers of small sets are never doubtful. For larger sets, two numbers of rings are not doubtful:
+    The numbers of small sets, and of machines with more than eight GPUs, are never doubtful. For larger sets, two
+    numbers of rings are not doubtful:
 
     * over direct links: up to the rings in both directions over the widest links, which exist for certain
     * through third GPUs: up to the copies of one ring that the narrowest usable link carries

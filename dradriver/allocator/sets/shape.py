@@ -110,7 +110,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     def linked(self, a: int, b: int) -> int:
         """Return the number of links that traffic between two GPUs can use.
 
-        These are direct links, or the links of each GPU to the switch. ``a`` and ``b`` are the GPUs' positions.
+        These are direct links, or over a switch the smaller of both GPUs' links to it. ``a`` and ``b`` are the GPUs'
+        positions.
         """
         if self.switched and self.links[a][b]:
             return min(self.switch_links[a], self.switch_links[b])

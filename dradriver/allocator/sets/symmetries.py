@@ -107,7 +107,8 @@ def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
 def _labels(shape: Shape) -> _Labels:
     """Return a number for each pair of GPUs and, on the diagonal, for each GPU.
 
-    Numbers are equal if predictions see no difference. The diagonal has a GPU's own number.
+    Numbers are equal if predictions see no difference. The diagonal has the number of the GPU itself, which is equal
+    for GPUs with equal properties.
     """
     gpus = range(shape.size)
     pairs = [[(shape.links[a][b], shape.links[b][a], shape.paths[a][b], shape.paths[b][a]) for b in gpus] for a in gpus]

@@ -1,4 +1,4 @@
-"""Finds the best closed tour over some stops: the GPUs of a set, or the nodes of a gang. ``rank_order`` calls it.
+"""Finds the best closed tour over some stops, such as the GPUs of a set. ``rank_order`` calls ``exact``.
 
 The only thing it knows of the stops is the gain of each step between two of them.
 """
@@ -64,7 +64,7 @@ def exact(gain: Gains) -> tuple[int, ...]:
 
 
 def improved(gain: Gains) -> tuple[int, ...]:
-    """Return a good closed tour of many stops, such as the nodes of a gang.
+    """Return a good closed tour of many stops.
 
     A few greedy tours are improved, and the best one is returned. ``gain`` has the gain of the step between two stops.
     They are improved by 2-opt: stretches of the tour are reversed as long as that helps.

@@ -24,9 +24,9 @@ class Part(msgspec.Struct, frozen=True):
     Attributes:
         product: AMD's name of the product. The driver names its board (``product_name`` in /sys), which differs from
             maker to maker: ``AMD INSTINCT MI200 (MCM) OAM LC MBA HPE C2``; not all boards have such a name.
-        architecture: ``gfx942``.
+        architecture: The name of its architecture in AMD's tools, such as ``gfx942``.
         memory_mib: Its memory in MiB.
-        pcie_gbps: The highest bandwidth of its PCIe link, as NCCL counts (x16 Gen 4 is 24).
+        pcie_gbps: The highest bandwidth of its PCIe link as NCCL counts it, GB/s in one direction (x16 Gen 4 is 24).
     """
 
     product: str

@@ -15,7 +15,8 @@ _INSIDE: Final = 4  # links between the dies of a package, and between no others
 def pairs(machine: Machine) -> Iterator[tuple[str, str]]:
     """Yield the uuids of the two GPUs of each AMD package (one MI250 has two).
 
-    Two GPUs are one package if they have at least four links; GPUs of different packages have fewer.
+    Two GPUs are one package if both have the architecture ``gfx90a``, and at least four links join them. GPUs of
+    different packages have fewer links.
     """
     if machine.vendor is not AMD:
         return

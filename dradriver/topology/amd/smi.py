@@ -61,7 +61,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     * There are no product names, and only ``amd-smi`` prints bus ids. Uuids are made up. GPUs are numbered in the
       text's order.
     * The number of links of a pair is its maximum bandwidth divided by its minimum, which only ``amd-smi`` prints; else
-      it is 1.
+      it is 1. If the weight shows a way over other GPUs, the pair has no link.
     * Only ``rocm-smi`` prints NUMA nodes, from which the PCIe path of a pair follows: NODE or SYS. If they are unknown,
       the weight of a pair without links shows its path. For a pair with links, the path is then SYS.
     * The bandwidth of one link follows from the pattern of the links; ``complete`` can correct it.
@@ -158,7 +158,7 @@ def _tables(text: str) -> tuple[dict[str, _Table], dict[int, int]]:
     The NUMA nodes are empty if the text has none.
 
     Raises:
-        TopologyError: A table has no row for one of its devices.
+        TopologyError: A column or row of a table is invalid, or a device has no row.
     """
     # ``kind`` is what the lines below the last title are: a key of ``tables``, "numa", or empty for what is skipped.
     tables: dict[str, _Table] = {}

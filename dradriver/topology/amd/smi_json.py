@@ -21,10 +21,11 @@ Matrices = dict[str, dict[str, dict[str, str]]]
 
 
 def matrices(text: str) -> Matrices:
-    """Return the cells of the matrices in the JSON of ``amd-smi topology``.
+    """Return the matrices in the JSON of ``amd-smi topology``, by what their cells show.
 
-    Keys are the GPUs' bus ids, or ``GPU0`` if there are none. Releases of ``amd-smi`` write different forms of JSON;
-    both are read.
+    The keys are ``type``, ``weight`` or ``bandwidth``, then the GPU of the row, then the GPU of the column. The key of
+    a GPU is its bus id, or ``GPU0`` if it has none. Releases of ``amd-smi`` write different forms of JSON; both are
+    read.
 
     Raises:
         TopologyError: The text is not JSON of this command, or a GPU appears twice or has no name.

@@ -113,7 +113,8 @@ def blocks(links: Sequence[Sequence[int]], product: str = "") -> Blocks | None:
 
     * If there are SIO links, the machine is an A3, because no other product has them. They join the two chips of a
       module.
-    * Sixteen chips in two groups of eight are a Box16. Links of this form are known from no other machine.
+    * Sixteen chips in two groups of eight are a Box16, if ``product`` is a 910B or empty. Links of this form are known
+      from no other machine.
     * Eight chips in two groups of four are 910As only if ``product`` says so. Several products have this form.
 
     Args:

@@ -40,7 +40,7 @@ class Chip(msgspec.Struct, frozen=True):
     """One chip of an Ascend NPU. An NPU is a card or module, and can have two chips.
 
     Attributes:
-        index: The number of its device.
+        index: The number of its device (``Phy-ID`` or ``Device``); the NPU's number if the text has none.
         npu: The number of its NPU.
         product: ``Ascend 910B3``.
         pci: Its bus id; empty if two chips share one, as on an Atlas 300I Duo.

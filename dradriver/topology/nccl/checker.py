@@ -64,7 +64,8 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
 
     Args:
         text: The whole file.
-        machine: If given, the file must also describe this machine's devices as /sys does, and list all its NUMA nodes.
+        machine: If given, the file must also describe this machine's devices as /sys does, and list its NUMA nodes
+            (``wanted_nodes``).
     """
     # ``broken`` is what ended the reading early, if anything did. It is a finding, too.
     document = parse(text)
@@ -255,8 +256,8 @@ def _check_cpu(cpu: Element, notes: Notes) -> None:
 def _check_hosts(cpus: Sequence[Element], notes: Notes) -> None:
     """Report to ``notes`` if the attribute ``host_hash`` differs between CPUs.
 
-    Different values are an error. One value for all CPUs is only noted: it has the same effect as no attribute, also
-    for NCCL 2.21 to 2.26.
+    Different values are an error, because NCCL 2.21 to 2.26 take the CPUs for those of several machines. One value for
+    all CPUs has the same effect as no attribute, so it is only noted.
     """
     hosts = list(dict.fromkeys(cpu.get("host_hash") for cpu in cpus))
     for cpu in cpus:

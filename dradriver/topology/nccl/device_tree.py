@@ -92,7 +92,8 @@ def add_devices(parent: Element, place: Place, devices: Devices, *, above: int |
         above: Position of ``parent`` in ``devices.pci``; None for a CPU.
 
     Raises:
-        TopologyError: With line and column.
+        TopologyError: An attribute of a device is invalid, or a device is twice in the file. The message has line and
+            column.
     """
     for child in parent.children:
         if child.name == "pci":
@@ -115,7 +116,7 @@ def _add_pci(element: Element, place: Place, above: int | None, devices: Devices
         devices: Collects the devices. ``twice`` is the number of repeated bus ids; None if none may repeat (NCCL).
 
     Raises:
-        TopologyError: The bus id is in the file twice, which only RCCL allows.
+        TopologyError: An attribute is invalid, or the bus id is in the file twice, which only RCCL allows.
     """
     device = _pci_device(element, place, above)
     busid = device.busid

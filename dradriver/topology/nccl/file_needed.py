@@ -20,8 +20,8 @@ _TRUTH = "NCCL reads /sys and NVML and gets the truth. A file could only be as g
 class Advice(msgspec.Struct, frozen=True):
     """Whether a file is needed (``needed``), and why (``reasons``).
 
-    ``reasons`` are whole sentences: first the reason, then further advice. ``needed`` is None if a virtual machine
-    needs the file, and the source does not say whether the machine is virtual.
+    ``reasons`` are whole sentences: first the reason, then further advice. ``needed`` is None if only a virtual machine
+    would need the file, and the source does not say whether this machine is virtual.
     """
 
     needed: bool | None
@@ -80,9 +80,10 @@ def _if_virtual(machine: Machine) -> tuple[bool, str]:
 
 
 def flattened(machine: Machine) -> bool:
-    """Return whether no two devices share a PCIe switch.
+    """Return whether no two GPUs, and no GPU and NIC, share a PCIe switch.
 
-    Hypervisors show the devices in this way, and then a file may help.
+    Hypervisors show the devices in this way, and then a file may help. The result is False for a machine with one
+    device.
     """
     devices = len(machine.gpus) + len(machine.nics)
     gpus = (machine.paths[i][j] for i, j in combinations(range(len(machine.gpus)), 2))
@@ -128,8 +129,8 @@ def _weak_of_direct(machine: Machine, members: Sequence[int]) -> list[int]:
     All are of one product, and linked without switches. The links of a GPU are compared with those of the GPU that has
     the most:
 
-    * If bridges join pairs of GPUs, a GPU with a bridge has lost links if it has fewer. A GPU without a bridge can be
-      intended by the maker.
+    * If bridges join pairs of GPUs, a GPU with a bridge has lost links if it has fewer. A GPU without a bridge has lost
+      none, because makers also build machines in this way.
     * In a mesh, a GPU without any link has lost links.
     * In a mesh, a GPU with fewer links has lost links only if more than half of the GPUs have the most. Otherwise link
       counts can differ on a healthy machine, because links to GPUs that are not visible do not show. In half a DGX-1,

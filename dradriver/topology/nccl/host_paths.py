@@ -1,8 +1,8 @@
 """Gives a virtual machine the paths of its host, for a topology file. Its hypervisor does not show the PCI tree.
 
-GPUs of the virtual machine and of the host are matched by number. NICs are matched in their order, but only NICs that
-carry the traffic of GPUs: a host has other cards for storage and its own network, and a guest can have a card of its
-hypervisor.
+GPUs of the virtual machine and of the host are matched in the order of their numbers. NICs are matched in their order,
+but only NICs that carry the traffic of GPUs: a host has other cards for storage and its own network, and a guest can
+have a card of its hypervisor.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def with_paths(machine: Machine, *, like: Machine) -> Machine:
         like: The host, or a machine of the same kind.
 
     Raises:
-        TopologyError: The devices cannot be matched: the numbers of GPUs or NICs differ, or the NUMA nodes show another
-            order.
+        TopologyError: The devices cannot be matched: one machine has more GPUs or NICs than the other, or the NUMA
+            nodes show another order.
     """
     if len(like.gpus) != len(machine.gpus):
         raise TopologyError(

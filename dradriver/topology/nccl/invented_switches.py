@@ -72,7 +72,7 @@ def classes(machine: Machine) -> dict[str, str]:
 def speed_and_width(gbps: float) -> tuple[str, int]:
     """Return the PCIe link speed and width for which NCCL counts ``gbps``: 32.0 GT/s and 16 for 48.
 
-    NCCL multiplies speed and width. Above 96 GB/s the width is one that PCIe does not have.
+    NCCL multiplies speed and width. The width can be a number that PCIe does not have, such as 13; it is at most 64.
     """
     for speed, number in nccl_bandwidths.LINK_SPEEDS.items():
         if speed.endswith("PCIe") and number * _LANES / 80 >= gbps:

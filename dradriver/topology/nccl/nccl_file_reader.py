@@ -61,8 +61,8 @@ _START = 'Write a topology file, which starts with <system version="1">'
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     """Return the machine read from the text of an NCCL topology file.
 
-    GPUs are numbered by their attribute ``dev`` if all have one, else by bus id, as NVML numbers them. The GPUs' uuids
-    are made up, because the file has none.
+    GPUs are numbered by their attribute ``dev`` if all have one and all differ, else by bus id, as NVML numbers them.
+    The GPUs' uuids are made up, because the file has none.
 
     Args:
         text: The whole file. Some text that NCCL's own parser refuses (tabs, a declaration) is accepted here;

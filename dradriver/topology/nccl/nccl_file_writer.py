@@ -3,8 +3,8 @@
 The file has every NUMA node with all facts that NCCL needs of a CPU, and the PCI tree with all facts of /sys. A missing
 fact does harm if one rank (a process of the job) can add it and another rank cannot: NCCL would then see one switch as
 two, with a 32nd of the bandwidth in the worst case. The file has no ``<gpu>``, so that NCCL asks NVML for the links,
-and no ``<net>``: NICs are plain PCI devices. If the machine is known not to be virtual, the file has no NICs, because
-NCCL finds them in /sys.
+and no ``<net>``: NICs are plain PCI devices. If the machine has a PCI tree and is known not to be virtual, the file has
+no NICs, because NCCL finds them in /sys.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
             left out, and so are NICs that are nearer to one of the other GPUs.
 
     Raises:
-        TopologyError: The machine lacks a fact that a file needs, or the devices of ``like`` cannot be matched. Or
-            ``check`` finds an error in the file, or the file is larger than NCCL reads safely.
+        TopologyError: The GPUs are not NVIDIA's, the machine lacks a fact that a file needs, or the devices of ``like``
+            cannot be matched. Or ``check`` finds an error in the file, or the file is larger than NCCL reads safely.
     """
     if machine.vendor is not NVIDIA:
         raise TopologyError(f"gpus: {machine.vendor.library} finds the machine by itself. Only NCCL needs a file.")
@@ -207,10 +207,11 @@ def _known_cpu(cpu: Cpu) -> Cpu:
 
 
 def _nodes_to_write(machine: Machine, devices: Sequence[PciDevice]) -> list[NumaNode]:
-    """Return every NUMA node, also nodes without devices: NCCL 2.21 to 2.26 fails if one is missing.
+    """Return the NUMA nodes to write, also nodes without devices.
 
-    A machine's source can name only the nodes of its GPUs (topo -m). ``devices`` can be on other nodes. So the result
-    has all numbers up to the last one. A node that does not exist does no harm in the file.
+    NCCL 2.21 to 2.26 fails if a node is missing. A machine's source can name only the nodes of its GPUs (topo -m), and
+    ``devices`` can be on other nodes. So the result has all numbers up to the last one, if this is below 32. A node
+    that does not exist does no harm in the file.
     """
     known = {node.id: node for node in wanted_nodes(machine)}
     used = {numaid(device) for device in devices}

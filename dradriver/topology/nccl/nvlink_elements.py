@@ -21,7 +21,8 @@ def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
     hidden.
 
     Raises:
-        TopologyError: A count is not a number, or the other side does not have the same links.
+        TopologyError: A link lacks its target, its count is missing or invalid, or the other side has another number of
+            links.
     """
     # By pair of positions the links between two GPUs, by position the links to switches, and by pair one element, for
     # messages.

@@ -41,7 +41,7 @@ def read(text: str, *, source: str, seed: str = "") -> Machine:
         seed: A text that tells two machines of one profile apart, such as the node's name.
 
     Raises:
-        TopologyError: With file, line, the bad value and what is allowed.
+        TopologyError: The profile is invalid. The message has file, line, the bad value and what is allowed.
     """
     return Description(text, source=source).machine(seed)
 
@@ -54,7 +54,7 @@ class Description:
         source: The file's name, for messages.
 
     Raises:
-        TopologyError: With file, line, the bad value and what is allowed.
+        TopologyError: The profile is invalid. The message has file, line, the bad value and what is allowed.
     """
 
     def __init__(self, text: str, *, source: str) -> None:
@@ -67,7 +67,7 @@ class Description:
         The uuids of its GPUs are derived from the profile's name and ``seed``.
 
         Raises:
-            TopologyError: With file, line, the bad value and what is allowed.
+            TopologyError: The profile is invalid. The message has file, line, the bad value and what is allowed.
         """
         try:
             return _machine(self._profile, seed)
@@ -82,7 +82,7 @@ def _machine(profile: Profile, seed: str) -> Machine:
     The uuids of its GPUs depend on ``seed``.
 
     Raises:
-        TopologyError: With the field, its value and what is allowed there.
+        TopologyError: The profile breaks a rule. The message has the field, its value and what is allowed there.
     """
     _check_places(profile)
     # All GPUs are of one product; an entry of a GPU has its place in the machine, and what differs from the others.
@@ -203,12 +203,12 @@ def _blocks(entry: BlocksEntry, gpus: int) -> Blocks:
 
 
 def _check_places(profile: Profile) -> None:
-    """Check that GPUs and NICs are on NUMA nodes that the profile lists.
+    """Check that GPUs and NICs are on NUMA nodes of the profile, if it lists any.
 
     Each root complex, and each CPU, must belong to one NUMA node only.
 
     Raises:
-        TopologyError: With the field, its value and what is allowed there.
+        TopologyError: The profile breaks a rule. The message has the field, its value and what is allowed there.
     """
     nodes = [node.id for node in profile.numa]
 

@@ -288,7 +288,7 @@ def _check_cell(name: str, device: str, cell: Cell) -> None:
 
 
 def _affinity(matrix: Matrix, name: str, rest: Sequence[Cell]) -> dict[str, str]:
-    """Return the texts after a row's device cells, by heading.
+    """Return the texts after a row's device cells, by heading, without N/A.
 
     ``name`` is the device of the row. If there are fewer texts than headings, it is not known which ones are missing,
     and the result is empty. ``matrix.counts`` is then set to -1 for this row, unless all texts are N/A.

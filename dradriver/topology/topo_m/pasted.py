@@ -143,7 +143,10 @@ class PastedMatrix(msgspec.Struct):
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a pasted text without colour codes, and with one kind of blank; tabs are kept."""
+    """Return the lines of a pasted text without colour codes; tabs are kept.
+
+    All other blanks, quotation marks and the borders of tables become plain blanks.
+    """
     plain = re.sub(r"\r*\n|\r", "\n", _INVISIBLE.sub("", _ESCAPE.sub("", text)))
     return [_BLANK.sub(" ", line) for line in plain.removesuffix("\n").split("\n")]
 
@@ -314,7 +317,7 @@ def _device_names(header: Line) -> set[str]:
 
 
 def _has_all_rows(matrix: PastedMatrix, names: set[str]) -> bool:
-    """Return whether the matrix has a row for each device that the header's first line names."""
+    """Return whether the matrix has as many rows as the header's first line has devices."""
     devices = [name for name in re.findall(r"\S+", matrix.header.start.text) if name in names]
     return len(matrix.rows) >= len(devices)
 

@@ -204,8 +204,8 @@ def _nic_pair(cell: Cell) -> PathType:
 def _vendor(matrix: Matrix, gpus: Sequence[str], legend: Mapping[str, int]) -> Vendor:
     """Return the vendor of the GPUs, by the names of the links in the cells.
 
-    Without links in the cells, return the vendor whose links the legend names, else NVIDIA. ``gpus`` are the names of
-    the GPU rows.
+    Without links in the cells, return the vendor whose links the legend names, else NVIDIA. Links of two vendors are an
+    error. ``gpus`` are the names of the GPU rows.
     """
     first, vendor = "", None
     for gpu in gpus:

@@ -94,10 +94,11 @@ def _nic_cell(machine: Machine, seats: Sequence[tuple[str, Place]], n: int, *, m
 
 
 def _seat(machine: Machine, nic: Nic) -> tuple[str, Place]:
-    """Return the NIC card's bus id without the function, and its place in the PCI tree.
+    """Return the bus id of the NIC's card, and the NIC's place in the PCI tree.
 
-    The paths between two NICs follow from these. All ports and virtual functions of a card are below one bridge. The
-    tree does not have the root, so the highest bridge takes its place.
+    The bus id is without the PCI function, the digit after the dot. The paths between two NICs follow from these. All
+    ports and virtual functions of a card are below one bridge. The tree does not have the root, so the highest bridge
+    takes its place.
     """
     pci = next((one.pci for one in machine.nics if nic.parent and one.name == nic.parent), nic.pci)
     at = next((device.parent for device in machine.pci if device.busid == nic.pci), None)
