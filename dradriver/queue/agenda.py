@@ -46,7 +46,10 @@ class Agenda:
         self._keys.update(dict.fromkeys(keys))
 
     def end(self) -> None:
-        """Close the agenda and forget all keys until the next ``begin``."""
+        """Close the agenda: forget the keys on it, and ignore new keys until the next ``begin``.
+
+        A key whose time of ``add_at`` comes before that is ignored, too.
+        """
         self._is_open = False
         self._keys.clear()
 

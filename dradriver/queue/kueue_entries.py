@@ -1,4 +1,4 @@
-"""Sets the queue position of a workload that Kueue admits by the time of the admission."""
+"""Sets the queue position of a workload that Kueue admits: it follows from the time of the admission."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ class PodMemory(msgspec.Struct, frozen=True):
     """What the controller remembers of one pod. Each method returns the memory after an observation.
 
     Attributes:
-        claim_uid: The claim of its tentative placement; empty if there is none, or the controller revoked it.
+        claim_uid: The uid of the claim with which the pod was last seen. Empty if there is none, if the controller
+            revoked it, or while other pods must end for it.
         placed_at: When that claim was first seen.
         unschedulable_at: When the scheduler first reported that it finds no room for the pod; None if it does not.
         refused_before: The scheduler's message when the previous claim was revoked. None once the message differs, or
@@ -132,9 +133,9 @@ class PodMemory(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, claim_uid="", losses=losses, lost_until=now + pause_s)
 
     def forgiven(self) -> PodMemory:
-        """Return the memory without past failures, because the pod requests something else now.
+        """Return the memory without the present back-off, because the pod requests something else now.
 
-        Without them the pod need not back off.
+        ``losses`` stays unchanged, so a later back-off is as long as it would have been.
         """
         return msgspec.structs.replace(self, is_renewed=False, lost_until=0.0)
 

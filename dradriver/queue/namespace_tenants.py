@@ -95,7 +95,7 @@ class Tenants:
     def claiming(self, namespace: str, labels: Mapping[str, str]) -> list[str]:
         """Return the tenants whose labels in the policies file match a namespace, sorted by name.
 
-        The first of them gets the namespace, unless another tenant lists the namespace by name.
+        The first of them gets the namespace. The result is empty if a tenant lists the namespace by name.
         """
         if not self.by_labels or namespace in self._named:
             return []
@@ -147,9 +147,10 @@ class Tenants:
     def kept_from_scheduler(self, namespace: str) -> str:
         """Return the tenant that forbids kube-scheduler to choose GPUs for pods of a namespace.
 
-        Empty if kube-scheduler may choose them. A tenant with a partition can forbid this in the policies file. While
-        the tenant of the namespace is not known, kube-scheduler may not choose either: then the result is the
-        namespace's own tenant, as of ``of``.
+        Empty if kube-scheduler may choose them. A tenant with a partition can forbid this in the policies file. If the
+        labels of the namespace are not read yet, kube-scheduler may not choose either. The result is then the tenant
+        that ``of`` returns. While no policies are known, the result is empty: ``Caps`` then keeps all workloads
+        waiting.
         """
         tenant = self.of(namespace)
         found = self._tenants.get(tenant)
@@ -183,10 +184,10 @@ class Tenants:
         return None if found is None else found.highest_priority
 
     def share(self, tenant: str) -> float:
-        """Return a tenant's share: its used GPU-seconds divided by its weight.
+        """Return a tenant's share: its GPU-seconds, used and in advance, divided by its weight.
 
         The queue serves the tenant with the smallest share first. The share is 0 for a tenant whose workloads Kueue
-        admits, because Kueue has decided their order already.
+        admits, because Kueue has decided their order already. It is also 0 if the policies file has no tenants.
         """
         if tenant == ALL or self.by_kueue(tenant):
             return 0.0
@@ -202,10 +203,10 @@ class Tenants:
         return self.shares.turn(tenant, self._weights.get(tenant, 1.0))
 
     def relative(self, tenant: str) -> float:
-        """Return how much GPU time a tenant has used in relation to its weight; 1 if both are equal.
+        """Return a tenant's fraction of all GPU time, divided by its fraction of all weights.
 
-        The result is the tenant's fraction of all GPU time divided by its fraction of all weights. The tenant's present
-        GPUs count as if already used for some time.
+        Above 1, the tenant has used more than its weight gives it. The result is 1 if no GPU time was used. Each
+        tenant's present GPUs count as if already used for some time.
         """
         known = {tenant, *self.shares.tenants()}
         whole = math.fsum(map(self.shares.share, known))

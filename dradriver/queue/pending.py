@@ -169,7 +169,7 @@ class PendingWorkload:
         failures: The failures of the workload and its back-off.
         look_again_at: For a gang, the time before which it is not processed again, by the loop's clock. A gang need not
             be processed for each event.
-        wanting: The members of a gang that need a place now. All other members have a place.
+        wanting: The members of a gang that need a place now. Each other member has a place, or cannot get one yet.
         least: How many members of ``wanting`` must get a place so that the gang can start.
         memory: What is remembered of a gang; ``observe_gang`` writes it.
         reserved: If GPUs are reserved for the workload, its name in the reservation; else empty. With a reservation it
@@ -305,8 +305,8 @@ class PendingWorkload:
 
         Otherwise a few old workloads whose placements always fail could take turns and keep GPUs from all others.
 
-        After its first two failures, a gang keeps its position: behind all others it would rarely find so many free
-        GPUs again. Its back-off then lets other workloads go first.
+        A gang keeps its position at its first two failures, and moves from the third on. Behind all others it would
+        rarely find so many free GPUs again. Meanwhile its back-off lets other workloads go first.
 
         Args:
             newest: When the newest pod was created.

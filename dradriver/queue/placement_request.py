@@ -184,7 +184,8 @@ def _checked_claim(pod: Pod, shared: str | msgspec.UnsetType) -> Key:
 def is_narrowed(pod: Pod) -> bool:
     """Return whether the controller has chosen the nodes on which the pod may run.
 
-    False for a pod that was handed over to the scheduler: it may use any node.
+    False for a pod with its scheduling gate. Also false for a pod that was handed over to the scheduler: it may use any
+    node.
     """
     return not pod.gated and affinity.is_narrowed(pod.metadata.annotations, affinity.required(pod))
 

@@ -59,7 +59,7 @@ class Line(NamedTuple):
     def is_unknown(self) -> bool:
         """Return whether the line's scheduler is unknown: it was never seen allocating a claim.
 
-        Then only a few pods of the line are tried at a time.
+        Then only one pod of the line is tried at a time.
         """
         return self.scheduler is _UNKNOWN
 
@@ -67,8 +67,8 @@ class Line(NamedTuple):
 class _Silence:
     """How often a scheduler has not bound pods of one line in time, and the pause.
 
-    ``times`` counts this in a row. No other pod of the line loses its gate before ``not_before``, in seconds of the
-    event loop's clock.
+    ``times`` counts this; each pod that the scheduler binds halves the number. If the scheduler is unknown, no other
+    pod of the line loses its gate before ``not_before``, in seconds of the event loop's clock.
     """
 
     __slots__ = ("not_before", "times")
@@ -166,8 +166,8 @@ class Pace:
     def silent(self, keys: Iterable[Key], now: float) -> float:
         """Record that pods of a workload were not bound in time. Return until when to pause.
 
-        The pause is for all pods in the same lines: pods that wait for the same scheduler and have one limit. Pods in
-        ``keys`` that wait for no scheduler are ignored.
+        Only lines of unknown schedulers pause. A line is the pods that wait for one scheduler and have one limit.
+        Without a pause the result is ``now``. Pods in ``keys`` that wait for no scheduler are ignored.
         """
         until = now
         for line in {line for key in keys if (line := self._drop(key)) is not None}:

@@ -26,7 +26,7 @@ class _Account:
     """The usage of one tenant or namespace.
 
     Attributes:
-        used: GPU-seconds, decayed until ``since``.
+        used: GPU-seconds until the time ``since``, decayed to this time.
         held: GPUs that are allocated to the tenant or namespace now.
         charged: ``held``, and the GPUs in its tentative placements.
     """

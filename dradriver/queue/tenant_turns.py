@@ -35,7 +35,7 @@ def turn_of(order: Order, share: float = 0.0) -> Turn:
 class _Round:
     """One round of tries for workloads of one priority.
 
-    The round ends when each asker had its turn.
+    The round ends when each asker had its turn, or when ``served`` reaches ``MOST_IN_VAIN``.
 
     Attributes:
         vain: For each asker (the pods, or the gangs, of one namespace), the cost of its tries that found no place.

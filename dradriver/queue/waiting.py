@@ -109,9 +109,9 @@ class Queue:
         return key in self._workloads
 
     def put(self, workload: PendingWorkload) -> Reason | None:
-        """Add a waiting workload to the queue. Return why its class has no place.
+        """Add a waiting workload to the queue. Return why its group has no place.
 
-        None if the class may find a place, or if the reason is not known.
+        None if the group may find a place, or if the reason is not known.
         """
         kinds, namespace = workload.kinds, workload.key[0]
         asker = Asker(self._tenant(namespace), namespace, workload.is_gang)
@@ -186,7 +186,7 @@ class Queue:
     def block(
         self, workload: PendingWorkload, reason: Reason | None, *, work: int = 0, by_limit: bool = False
     ) -> list[tuple[PendingWorkload, Reason]]:
-        """Record that a workload and its class found no place. Return new reasons to write.
+        """Record that a workload and its group found no place. Return new reasons to write.
 
         A reason can have figures that change all the time. If all workloads showed them, each change would cost a write
         for each workload. So only the first workload of each line shows the figures, and the others show the reason
@@ -199,7 +199,7 @@ class Queue:
             by_limit: Whether a limit, such as a cap, left it no GPUs, so that no node was tried.
 
         Returns:
-            Each workload of the class whose pods must show a new reason, with this reason.
+            Each workload of the group whose pods must show a new reason, with this reason.
         """
         entry = self._workloads.get(workload.key)
         if entry is None:
