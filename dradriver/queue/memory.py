@@ -77,13 +77,13 @@ class PodMemory(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, claim_uid=claim_uid)
 
     def bound(self, now: float) -> PodMemory:
-        """Return the memory after the pod was seen bound to a node without the GPUs of its claim."""
+        """Return the memory after the pod was seen bound without its claim's GPUs."""
         return msgspec.structs.replace(self, bound_at=now) if self.bound_at is None else self
 
     def at_barrier(self, claim_uid: str, is_seated: bool, now: float) -> PodMemory:
-        """Return the memory after the pod was seen with a claim that has a gang barrier device.
+        """Return the memory after the pod was seen with a gang barrier device.
 
-        This device keeps the pod unbound until its gang can start.
+        The device is in the pod's claim, and keeps the pod unbound until its gang can start.
 
         Args:
             claim_uid: The uid of the claim.

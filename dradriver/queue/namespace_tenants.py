@@ -50,7 +50,10 @@ class Tenants:
         self._weights: dict[str, float] = {}  # by tenant: its weight
 
     def follow(self, policies: Policies) -> bool:
-        """Apply the tenants of the current policies. Return whether the queue's order or the caps may have changed."""
+        """Apply the tenants of the current policies.
+
+        Return whether the order of the queue or the caps may have changed.
+        """
         queue = policies.queue
         if self.shares.ahead_s != queue.ahead_minutes * MINUTE_S:
             self.shares.ahead_s = queue.ahead_minutes * MINUTE_S
@@ -136,7 +139,10 @@ class Tenants:
         return sorted({*own, *(space for space, whose in self._labelled.items() if whose == tenant)})
 
     def partition_of(self, namespace: str) -> str:
-        """Return the tenant whose partition (its own GPUs) limits workloads of a namespace; empty if none does."""
+        """Return the tenant whose partition limits a namespace's workloads; empty if none does.
+
+        A tenant's partition is its own GPUs.
+        """
         return self.partition(self.of(namespace))
 
     def partition(self, tenant: str) -> str:
@@ -159,12 +165,18 @@ class Tenants:
         return tenant if found.partition is not None and found.scheduler_placed == "refuse" else ""
 
     def by_kueue(self, tenant: str) -> bool:
-        """Return whether Kueue decides the order and the quota of a tenant's workloads, instead of this driver."""
+        """Return whether Kueue decides the order and the quota of a tenant's workloads.
+
+        If so, this driver does not.
+        """
         found = self._tenants.get(tenant)
         return found is not None and found.admission == "kueue"
 
     def weight(self, tenant: str) -> float:
-        """Return a tenant's weight from the policies file: the part of GPU time that it should get."""
+        """Return a tenant's weight from the policies file; 1 without one.
+
+        The weight is the part of GPU time that the tenant should get.
+        """
         return self._weights.get(tenant, 1.0)
 
     def caps(self, tenant: str) -> Sequence[Cap]:

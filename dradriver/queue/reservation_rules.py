@@ -219,10 +219,11 @@ def due_at(blocked: Blocked, terms: Terms) -> float:
 
 
 def expected_work(gpus: int, running_s: float) -> float:
-    """Return the GPU-seconds that a pod without a known end is expected to need: as many as it has used.
+    """Return the GPU-seconds that a pod without a known end will probably need.
 
-    Durations have long tails: a tenth of the jobs lasts ten times the median and more. So a pod that has run for long
-    is likely to run for long. With P(longer than t) ~ 1/t, half of the pods that reached t end before 2t.
+    These are as many as it has used. Durations have long tails: a tenth of the jobs lasts ten times the median and
+    more. So a pod that has run for long is likely to run for long. With P(longer than t) ~ 1/t, half of the pods that
+    reached t end before 2t.
 
     Args:
         gpus: The number of its GPUs.
@@ -343,10 +344,10 @@ def has_used_up(reservation: Reservation, terms: Terms) -> bool:
 
 
 def may_run(reservation: Reservation, terms: Terms, now: float, *, ends_at: float | None) -> bool:
-    """Return whether another workload may run on reserved GPUs: only if it ends before they are needed.
+    """Return whether another workload may run on reserved GPUs.
 
-    It makes no difference whether the other workload can be preempted: its author can prevent the preemption, for
-    example by a disruption budget.
+    It may only if it ends before they are needed. It makes no difference whether the other workload can be preempted:
+    its author can prevent the preemption, for example by a disruption budget.
 
     Args:
         reservation: The reservation of the GPUs.

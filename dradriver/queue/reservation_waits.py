@@ -92,11 +92,14 @@ class ReservationWaits:
         return self._since[who].failed
 
     def accounts(self) -> Iterable[Since]:
-        """Return the tenants or namespaces with failed reservations, each with the time of the last failure."""
+        """Return the accounts with failed reservations, and when the last one failed.
+
+        An account is a tenant, or a namespace without tenants.
+        """
         return self._failed.values()
 
     def written(self, terms: Terms, now: float) -> tuple[Sequence[Since], Sequence[Since]]:
-        """Return the records to store in the API: of waiting workloads, and of accounts with failures.
+        """Return the records to store in the API: waiting workloads, and accounts with failures.
 
         A workload is left out if it has been blocked for less than ``LONG_S`` seconds and no reservation of it has
         failed. An account is a tenant, or a namespace without tenants. The workloads that wait longest are first, and

@@ -79,7 +79,7 @@ class _Silence:
 
 
 class Pace:
-    """The pods without a gate that wait for their scheduler's answer, and how many more may wait.
+    """The pods that wait for their scheduler, and how many more may wait.
 
     kube-scheduler with its default client limits binds 12 pods with claims a second. If a thousand pods got tentative
     placements at once, most of these would end before the scheduler came to the pods.
@@ -90,7 +90,10 @@ class Pace:
     """
 
     def __init__(self, tenant: Callable[[str], str] = lambda _: "") -> None:
-        """Make an object without pods; ``tenant`` returns the tenant of a namespace, empty if there are no tenants."""
+        """Make an object without pods.
+
+        ``tenant`` returns the tenant of a namespace, empty if there are no tenants.
+        """
         self._tenant = tenant
         self._known: dict[str, None] = dict.fromkeys(_DEFAULT)  # schedulers that allocate claims
         self._waiting: dict[Line, dict[Key, None]] = {}  # by line: pods that its scheduler has said nothing of yet
@@ -164,7 +167,7 @@ class Pace:
                 del self._silence[line]
 
     def silent(self, keys: Iterable[Key], now: float) -> float:
-        """Record that pods of a workload were not bound in time. Return until when to pause.
+        """Record that a workload's pods were not bound in time; return when a pause ends.
 
         Only lines of unknown schedulers pause. A line is the pods that wait for one scheduler and have one limit.
         Without a pause the result is ``now``. Pods in ``keys`` that wait for no scheduler are ignored.

@@ -171,7 +171,7 @@ class Queue:
         return None
 
     def leave(self, workload: PendingWorkload, *, work: int = 0) -> None:
-        """Take a waiting workload out of the queue, because it has its place or cannot be served now.
+        """Take a workload out of the queue: it has its place, or cannot be served.
 
         Args:
             workload: The workload.
@@ -296,7 +296,7 @@ class Queue:
         return news
 
     def _move(self, line: Line, closed: Closed) -> None:
-        """Move a line to another group of its equivalence class, because other GPU products are denied to it.
+        """Move a line to another group of its class: other GPU products are denied.
 
         A line is the waiting workloads of one class and namespace.
 
@@ -356,7 +356,7 @@ class Queue:
         return None if (first := self._first()) is None else self.turn(first[0].key, first[0].order)
 
     def _first(self) -> tuple[PendingWorkload, Line] | None:
-        """Return the workload that ``next`` would return, with its line; None if no workload may find a place.
+        """Return the workload that ``next`` would return, with its line; else None.
 
         The line is the waiting workloads of the same class and namespace.
         """
@@ -364,7 +364,7 @@ class Queue:
         return None if asker is None else self._head_of(asker)
 
     def _rank(self, asker: Asker) -> Rank | None:
-        """Return the rank of an asker's first workload that may find a place; None if none is left.
+        """Return the rank of an asker's first workload that may find a place, or None.
 
         An asker is the pods, or the gangs, of one namespace.
         """
