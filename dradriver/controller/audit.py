@@ -68,7 +68,7 @@ class Audit:
             await self.look()
 
     async def look(self) -> int:
-        """Audit the whole cluster cache once and correct it; return the number of differences."""
+        """Audit the cluster cache once and correct it; return the number of differences."""
         self._found = 0
         for check in (
             self._objects, self._claim_users, self._holders, self._nics, self._channels, self._usage, self._foreign,
@@ -92,7 +92,10 @@ class Audit:
     # What the reflectors show, object by object.
 
     async def _objects(self) -> None:
-        """Compare each object in the cluster cache with the same object in the reflectors' stores."""
+        """Compare the objects in the cluster cache with the same objects in the reflectors' stores.
+
+        The objects are claims, pods, nodes and ResourceSlices. Templates and device classes are not compared.
+        """
         await self._claims()
         await self._pods()
         await self._nodes()
@@ -209,7 +212,7 @@ class Audit:
                 self._differs("NICs", key, partial(nics.hold_anew, key, held))
 
     async def _channels(self) -> None:
-        """Compare the NVLink channels in each claim with the cluster cache's list of channels by claim.
+        """Compare each claim's NVLink channels with the cluster cache's list of channels by claim.
 
         ``_usage`` compares the channels that pods use.
         """

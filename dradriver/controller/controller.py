@@ -184,11 +184,14 @@ class Controller:
         self._figures.prices = policies.prices
 
     def ready(self) -> bool:
-        """Return whether the controller has read the whole cluster."""
+        """Return whether the controller has read all objects that ``sources`` names."""
         return all(reflector.synced.is_set() for reflector in self._reflectors.values())
 
     async def synced(self) -> None:
-        """Wait until the controller has read the whole cluster."""
+        """Wait until the controller has read all objects that ``sources`` names.
+
+        Then wait at most ``RULES_S`` seconds until the DeviceTaintRules are read.
+        """
         for reflector in self._reflectors.values():
             await reflector.synced.wait()
         with contextlib.suppress(TimeoutError):

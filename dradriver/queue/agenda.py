@@ -19,7 +19,7 @@ from dradriver.kube.backoff import EARLY_S
 
 
 class Agenda:
-    """Keys of pods and gangs to process, each once, in the order in which they were added."""
+    """Keys of pods and gangs to process, each once, first added first."""
 
     def __init__(self) -> None:
         """Make an empty agenda, which ignores keys until ``begin`` opens it.
@@ -46,7 +46,10 @@ class Agenda:
         self._keys.update(dict.fromkeys(keys))
 
     def end(self) -> None:
-        """Close the agenda and forget all keys until the next ``begin``."""
+        """Close the agenda: forget its keys, and ignore new ones until the next ``begin``.
+
+        A key whose time of ``add_at`` comes before that is ignored, too.
+        """
         self._is_open = False
         self._keys.clear()
 
@@ -68,7 +71,7 @@ class Agenda:
             heapq.heappush(self._timers, (when, key))
 
     def pop(self) -> Key | None:
-        """Remove and return the key that was added to the agenda first; None if the agenda is empty."""
+        """Remove and return the key that was added first; None if there is none."""
         return self._keys.popitem(last=False)[0] if self._keys else None
 
     def ring(self, now: float) -> None:
@@ -86,7 +89,7 @@ class Agenda:
     # The worker sleeps while nothing happens.
 
     def wake(self) -> None:
-        """Wake the worker from ``sleep`` without a key, because a waiting pod may find a place now."""
+        """Wake the worker from ``sleep`` without a key: a waiting pod may find a place."""
         self._woken.set()
 
     def clear_wake(self) -> None:
@@ -97,7 +100,7 @@ class Agenda:
         self._woken.clear()
 
     async def sleep(self) -> None:
-        """Wait until ``wake`` is called, a key is added, or the next time of ``add_at`` has come."""
+        """Wait until ``wake`` is called, a key is added, or a time of ``add_at`` comes."""
         with contextlib.suppress(TimeoutError):
             # A timer may ring a moment too early. The worker would find nothing to do, again and again.
             async with asyncio.timeout_at(self._timers[0][0] + EARLY_S if self._timers else None):

@@ -103,7 +103,7 @@ class Failures:
             self.times += 1
 
     def forgive(self, now: float) -> None:
-        """Forget all failures and the back-off, because the workload requests something else now.
+        """Forget the failures in ``times`` and ``tried``, and the back-off, because the request changed.
 
         Failures to be bound in time (``in_vain``) are an exception: they still count for the next back-off. If there
         were any, the present back-off ends at most once per ``LONGEST_BACKOFF_S``. Otherwise a pod that changes its

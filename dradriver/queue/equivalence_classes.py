@@ -106,7 +106,7 @@ class Group:
         gpus: The least number of free GPUs with which a node can take a pod of one of these workloads.
         family: The key that the group shares with other groups of single pods that request the same GPUs. A node that
             lacks the GPUs for one group lacks them for all groups of the family. None if the group is in no family: its
-            workloads are gangs, or request NICs.
+            workloads request NICs, or are gangs whose pods differ.
         lines: The workloads by asker; no line is empty.
         failed_at: When a workload of the group last found no place, by the node table's counter of changes; ``NEVER``
             if none did.
@@ -152,8 +152,8 @@ class Group:
 def _gpus(kind: Kind, *, is_gang: bool) -> int:
     """Return the least number of free GPUs that a node needs to take a pod.
 
-    It is 0 in three cases, because a node without free GPUs can take the pod: the pod requests fractions, joins a
-    shared claim that exists, or has GPUs that are kept for it.
+    It is 0 if a node without free GPUs may take the pod: the pod requests fractions, joins a shared claim, or joins a
+    running gang, which can keep GPUs for it. It is also 0 for a single pod that names other claims or templates.
 
     Args:
         kind: The key of the pod's equivalence class.
@@ -168,8 +168,9 @@ def _family(kinds: Kinds, tenant: str, closed: Closed) -> Hashable:
     """Return the key of a group's family.
 
     A family is the groups of single pods that request the same GPUs. The key is that of the equivalence class, without
-    the pod's CPU, memory and node requirements. None for a gang, because a single node cannot refuse it. None for a pod
-    that requests NICs, because the search for NICs has a limit for all nodes together.
+    the pod's CPU, memory and node requirements. A gang of equal pods is alone in its family, because the key names the
+    gang. None for a gang whose pods differ. None for pods that request NICs, because the search for NICs has a limit
+    for all nodes together.
     """
     (request, ask, *others), *more = kinds
     return None if more or kinds[0][5] is not None else (request, ask.lasts_s, *others, tenant, closed)

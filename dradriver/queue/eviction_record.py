@@ -41,7 +41,10 @@ class EvictionRecord:
             self.changed()
 
     def restore(self, evicted: Iterable[Evicted]) -> None:
-        """Add evictions by former leaders to the record. Evictions that the record already has stay unchanged."""
+        """Add evictions by former leaders to the record.
+
+        Evictions that the record already has stay unchanged.
+        """
         for each in evicted:
             if each.uid not in self._evicted:
                 self._evicted[each.uid] = each
@@ -72,7 +75,10 @@ class EvictionRecord:
         return {uid for uid in uids if uid in self._evicted and self._evicted[uid].at >= since}
 
     def former(self, since: float) -> list[float]:
-        """Return the times of former leaders' evictions from ``since`` on, sorted, in seconds since the epoch."""
+        """Return the times of former leaders' evictions from ``since`` on, sorted.
+
+        Times are in seconds since the epoch.
+        """
         return sorted(at for uid in self._former if (at := self._evicted[uid].at) >= since)
 
     def by_lineage(self, since: float) -> dict[str, list[float]]:

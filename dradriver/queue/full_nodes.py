@@ -27,8 +27,8 @@ MOST: Final = 64  # families that are remembered; each takes 8 bytes for each no
 class FullNodes:
     """For each family of groups (``Group.family``), the nodes that have refused it, and when.
 
-    A family is all groups of single pods that request the same GPUs. Times are those of the node table's clock, which
-    counts changes.
+    A family is all groups of single pods that request the same GPUs. The record has at most ``MOST`` families: those
+    that were refused last. Times are those of the node table's clock, which counts changes.
     """
 
     def __init__(self, nodes: NodeTable) -> None:
@@ -77,7 +77,7 @@ class FullNodes:
             self._refused.popitem(last=False)
 
     def knows(self, group: Group) -> bool:
-        """Return whether a node is recorded as lacking the GPUs that this group requests.
+        """Return whether any node is recorded as lacking the GPUs that this group requests.
 
         The refusal may have come from another group that requests the same GPUs.
         """

@@ -1,4 +1,4 @@
-"""Sets the queue position of a workload that Kueue admits by the time of the admission."""
+"""Sets the queue position of a workload that Kueue admits: it follows from the time of the admission."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Entries:
 
     There are two cases. If Kueue suspends the object that creates the pods (a Job), the pods are created after the
     admission, so their creation time is right. If Kueue keeps a gate on the pods themselves, they are older than the
-    admission, and the API does not record when the gate was removed. So the leader watches for it. A new leader uses
-    the pod's creation time.
+    admission. The API does not record when the gate was removed. So the leader watches for it. A new leader uses the
+    pod's creation time.
     """
 
     def __init__(self, tenants: Tenants) -> None:

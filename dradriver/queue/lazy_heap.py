@@ -17,14 +17,17 @@ Position = tuple[int | bool | float | str, ...]
 
 
 class LazyHeap(Generic[K]):
-    """A heap of keys with positions that can change; the key with the lowest position is first.
+    """A heap of keys with positions that can change, the lowest position first.
 
-    A position can grow without a call: the heap checks it when the key comes to the top. If a position may have become
-    lower, the caller must call ``put``.
+    If the position of a key grows, no call is needed: the heap checks it when the key comes to the top. If the position
+    may have become lower, the caller must call ``put``.
     """
 
     def __init__(self, position: Callable[[K], Position | None]) -> None:
-        """Make an empty heap. ``position`` returns the position of a key; None if the key must be forgotten."""
+        """Make an empty heap.
+
+        ``position`` returns the position of a key; None if the key must be forgotten.
+        """
         self._position = position
         self._heap: list[tuple[Position, K]] = []  # keys by position, also by positions that count no more
         self._stands: dict[K, Position] = {}  # by key: its entry in the heap that counts

@@ -32,7 +32,10 @@ class LimitError(LazyNoPlaceError):
 
 
 class NeverAllowedError(LimitError):
-    """A workload requests more GPUs than a limit can ever leave it, whatever other workloads use."""
+    """A workload requests more GPUs than a limit can ever leave it.
+
+    Then waiting for other workloads cannot help.
+    """
 
 
 class Allowance(NamedTuple):
@@ -72,10 +75,10 @@ class Offer(NamedTuple):
 
 
 class Limit:
-    """A limit of the GPUs that workloads may use, which a feature such as the caps of tenants sets.
+    """A limit of the GPUs that workloads may use, set by a feature.
 
-    The base class limits nothing; subclasses override methods. ``Limits`` calls these methods only while the limit is
-    in force, and calls ``regroup`` before it comes into force.
+    The caps of tenants are such a limit. The base class limits nothing; subclasses override methods. ``Limits`` calls
+    these methods only while the limit is in force, and calls ``regroup`` before it comes into force.
     """
 
     def regroup(self) -> None:
@@ -97,7 +100,7 @@ class Limit:
         return ANYWHERE
 
     def allow(self, workload: PendingWorkload, allowance: Allowance) -> Allowance:
-        """Return which members of a workload may have a place under this limit, and on which GPUs.
+        """Return which members may have a place under this limit, and on which GPUs.
 
         Args:
             workload: The workload.
@@ -129,7 +132,7 @@ class Limit:
         return ()
 
     def told(self, workload: PendingWorkload, reason: Reason) -> Reason:
-        """Return the reason why a workload waits, with a sentence about this limit added if it applies."""
+        """Return why a workload waits, with a sentence about this limit if it applies."""
         return reason
 
 
@@ -176,7 +179,10 @@ class Limits:
             limit.charge(namespace, more)
 
     def looked_at(self, key: Key) -> None:
-        """Tell all limits that the controller has processed a pod or gang, which may no longer wait."""
+        """Tell all limits that the controller has processed a pod or gang.
+
+        The pod or gang may no longer wait.
+        """
         for limit in self._in_force:
             limit.looked_at(key)
 
@@ -190,7 +196,7 @@ class Limits:
         return closed
 
     def allow(self, workload: PendingWorkload) -> Allowance:
-        """Return which members of a workload may have a place under all limits, and on which GPUs.
+        """Return which members may have a place under all limits, and on which GPUs.
 
         Raises:
             LimitError: The limits deny all GPUs that the workload requests.
@@ -202,7 +208,7 @@ class Limits:
         return allowance
 
     def offer(self, workload: PendingWorkload) -> Offer:
-        """Return the members and the part of the cluster that a workload may use under all limits.
+        """Return which members and which part of the cluster the limits leave a workload.
 
         Raises:
             LimitError: The limits deny all GPUs that the workload requests.
@@ -212,7 +218,7 @@ class Limits:
         return Offer(members, self.view(workload, closed), why)
 
     def view(self, workload: PendingWorkload, closed: Closed, ended: Collection[Key] = ()) -> Snapshot:
-        """Return the part of the cluster that a workload may use if some GPU products are denied.
+        """Return the part of the cluster that a workload may use without some GPU products.
 
         Args:
             workload: The workload.
@@ -233,7 +239,7 @@ class Limits:
         return snapshot.among(rows)
 
     def reserved(self, workload: PendingWorkload) -> str:
-        """Return the name under which a limit reserves GPUs for a workload; empty if no limit does."""
+        """Return the name under which a limit reserves GPUs for a workload, or an empty text."""
         return next(filter(None, (limit.reserved(workload) for limit in self._in_force)), "")
 
     def whose(self, workload: PendingWorkload, later_s: float = 0.0) -> tuple[str, ...]:

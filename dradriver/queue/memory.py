@@ -19,7 +19,8 @@ class PodMemory(msgspec.Struct, frozen=True):
     """What the controller remembers of one pod. Each method returns the memory after an observation.
 
     Attributes:
-        claim_uid: The claim of its tentative placement; empty if there is none, or the controller revoked it.
+        claim_uid: The uid of the claim with which the pod was last seen. Empty if there is none, if the controller
+            revoked it, or while other pods must end for it.
         placed_at: When that claim was first seen.
         unschedulable_at: When the scheduler first reported that it finds no room for the pod; None if it does not.
         refused_before: The scheduler's message when the previous claim was revoked. None once the message differs, or
@@ -76,13 +77,13 @@ class PodMemory(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, claim_uid=claim_uid)
 
     def bound(self, now: float) -> PodMemory:
-        """Return the memory after the pod was seen bound to a node without the GPUs of its claim."""
+        """Return the memory after the pod was seen bound without its claim's GPUs."""
         return msgspec.structs.replace(self, bound_at=now) if self.bound_at is None else self
 
     def at_barrier(self, claim_uid: str, is_seated: bool, now: float) -> PodMemory:
-        """Return the memory after the pod was seen with a claim that has a gang barrier device.
+        """Return the memory after the pod was seen with a gang barrier device.
 
-        This device keeps the pod unbound until its gang can start.
+        The device is in the pod's claim, and keeps the pod unbound until its gang can start.
 
         Args:
             claim_uid: The uid of the claim.
@@ -132,9 +133,9 @@ class PodMemory(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, claim_uid="", losses=losses, lost_until=now + pause_s)
 
     def forgiven(self) -> PodMemory:
-        """Return the memory without past failures, because the pod requests something else now.
+        """Return the memory without the present back-off, because the pod requests something else now.
 
-        Without them the pod need not back off.
+        ``losses`` stays unchanged, so a later back-off is as long as it would have been.
         """
         return msgspec.structs.replace(self, is_renewed=False, lost_until=0.0)
 

@@ -50,7 +50,10 @@ class Tenants:
         self._weights: dict[str, float] = {}  # by tenant: its weight
 
     def follow(self, policies: Policies) -> bool:
-        """Apply the tenants of the current policies. Return whether the queue's order or the caps may have changed."""
+        """Apply the tenants of the current policies.
+
+        Return whether the order of the queue or the caps may have changed.
+        """
         queue = policies.queue
         if self.shares.ahead_s != queue.ahead_minutes * MINUTE_S:
             self.shares.ahead_s = queue.ahead_minutes * MINUTE_S
@@ -95,7 +98,7 @@ class Tenants:
     def claiming(self, namespace: str, labels: Mapping[str, str]) -> list[str]:
         """Return the tenants whose labels in the policies file match a namespace, sorted by name.
 
-        The first of them gets the namespace, unless another tenant lists the namespace by name.
+        The first of them gets the namespace. The result is empty if a tenant lists the namespace by name.
         """
         if not self.by_labels or namespace in self._named:
             return []
@@ -136,7 +139,10 @@ class Tenants:
         return sorted({*own, *(space for space, whose in self._labelled.items() if whose == tenant)})
 
     def partition_of(self, namespace: str) -> str:
-        """Return the tenant whose partition (its own GPUs) limits workloads of a namespace; empty if none does."""
+        """Return the tenant whose partition limits a namespace's workloads; empty if none does.
+
+        A tenant's partition is its own GPUs.
+        """
         return self.partition(self.of(namespace))
 
     def partition(self, tenant: str) -> str:
@@ -147,9 +153,10 @@ class Tenants:
     def kept_from_scheduler(self, namespace: str) -> str:
         """Return the tenant that forbids kube-scheduler to choose GPUs for pods of a namespace.
 
-        Empty if kube-scheduler may choose them. A tenant with a partition can forbid this in the policies file. While
-        the tenant of the namespace is not known, kube-scheduler may not choose either: then the result is the
-        namespace's own tenant, as of ``of``.
+        Empty if kube-scheduler may choose them. A tenant with a partition can forbid this in the policies file. If the
+        labels of the namespace are not read yet, kube-scheduler may not choose either. The result is then the tenant
+        that ``of`` returns. While no policies are known, the result is empty: ``Caps`` then keeps all workloads
+        waiting.
         """
         tenant = self.of(namespace)
         found = self._tenants.get(tenant)
@@ -158,12 +165,18 @@ class Tenants:
         return tenant if found.partition is not None and found.scheduler_placed == "refuse" else ""
 
     def by_kueue(self, tenant: str) -> bool:
-        """Return whether Kueue decides the order and the quota of a tenant's workloads, instead of this driver."""
+        """Return whether Kueue decides the order and the quota of a tenant's workloads.
+
+        If so, this driver does not.
+        """
         found = self._tenants.get(tenant)
         return found is not None and found.admission == "kueue"
 
     def weight(self, tenant: str) -> float:
-        """Return a tenant's weight from the policies file: the part of GPU time that it should get."""
+        """Return a tenant's weight from the policies file; 1 without one.
+
+        The weight is the part of GPU time that the tenant should get.
+        """
         return self._weights.get(tenant, 1.0)
 
     def caps(self, tenant: str) -> Sequence[Cap]:
@@ -183,10 +196,10 @@ class Tenants:
         return None if found is None else found.highest_priority
 
     def share(self, tenant: str) -> float:
-        """Return a tenant's share: its used GPU-seconds divided by its weight.
+        """Return a tenant's share: its GPU-seconds, used and in advance, divided by its weight.
 
         The queue serves the tenant with the smallest share first. The share is 0 for a tenant whose workloads Kueue
-        admits, because Kueue has decided their order already.
+        admits, because Kueue has decided their order already. It is also 0 if the policies file has no tenants.
         """
         if tenant == ALL or self.by_kueue(tenant):
             return 0.0
@@ -202,10 +215,10 @@ class Tenants:
         return self.shares.turn(tenant, self._weights.get(tenant, 1.0))
 
     def relative(self, tenant: str) -> float:
-        """Return how much GPU time a tenant has used in relation to its weight; 1 if both are equal.
+        """Return a tenant's fraction of all GPU time, divided by its fraction of all weights.
 
-        The result is the tenant's fraction of all GPU time divided by its fraction of all weights. The tenant's present
-        GPUs count as if already used for some time.
+        Above 1, the tenant has used more than its weight gives it. The result is 1 if no GPU time was used. Each
+        tenant's present GPUs count as if already used for some time.
         """
         known = {tenant, *self.shares.tenants()}
         whole = math.fsum(map(self.shares.share, known))

@@ -169,7 +169,7 @@ class PendingWorkload:
         failures: The failures of the workload and its back-off.
         look_again_at: For a gang, the time before which it is not processed again, by the loop's clock. A gang need not
             be processed for each event.
-        wanting: The members of a gang that need a place now. All other members have a place.
+        wanting: The members of a gang that need a place now. Each other member has a place, or cannot get one yet.
         least: How many members of ``wanting`` must get a place so that the gang can start.
         memory: What is remembered of a gang; ``observe_gang`` writes it.
         reserved: If GPUs are reserved for the workload, its name in the reservation; else empty. With a reservation it
@@ -204,7 +204,7 @@ class PendingWorkload:
 
     @property
     def lead(self) -> Member:
-        """Return the first pod of the workload: the lowest rank of a gang, or the only pod."""
+        """Return the first pod of the workload: a gang's lowest rank, or the only pod."""
         return self.members[0]
 
     @property
@@ -217,7 +217,10 @@ class PendingWorkload:
 
     @property
     def asking(self) -> tuple[Member, ...]:
-        """Return the pods that need a place now: those in ``wanting``, or all pods if ``wanting`` is empty."""
+        """Return the pods that need a place now.
+
+        These are the pods in ``wanting``, or all pods if ``wanting`` is empty.
+        """
         return tuple(member for member in self.members if member in self.wanting) or self.members
 
     @property
@@ -233,7 +236,7 @@ class PendingWorkload:
 
     @property
     def lasts_s(self) -> int:
-        """Return the longest time that the workload can run, in seconds; 0 if it declares no end.
+        """Return how many seconds the workload can run at most; 0 without a declared end.
 
         Raises:
             WordError: A request cannot be read.
@@ -281,10 +284,10 @@ class PendingWorkload:
         self._was_held = held
 
     def want(self, members: Iterable[Member], least: int) -> bool:
-        """Set which members need a place now. Return whether the workload is a gang that had too few pods before.
+        """Set which members need a place now.
 
-        If it had too few, its position in the queue now follows from the creation time of the pod that made it
-        complete.
+        Return whether the workload is a gang that had too few pods before. If it had too few, its position in the queue
+        now follows from the creation time of the pod that made it complete.
 
         Args:
             members: The members that need a place.
@@ -305,8 +308,8 @@ class PendingWorkload:
 
         Otherwise a few old workloads whose placements always fail could take turns and keep GPUs from all others.
 
-        After its first two failures, a gang keeps its position: behind all others it would rarely find so many free
-        GPUs again. Its back-off then lets other workloads go first.
+        A gang keeps its position at its first two failures, and moves from the third on. Behind all others it would
+        rarely find so many free GPUs again. Meanwhile its back-off lets other workloads go first.
 
         Args:
             newest: When the newest pod was created.

@@ -83,10 +83,11 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> Kind:
-        """Return the key of the equivalence class: pods with this key find a place together or not at all.
+        """Return the key of the pod's equivalence class.
 
-        The key contains the namespace in two cases. If the pod requests fractions: a GPU's fractions can be exclusive
-        to one namespace. If the pod names other templates or claims: they belong to a namespace.
+        Pods with this key find a place together or not at all. The key contains the namespace in two cases. If the pod
+        requests fractions: a GPU's fractions can be exclusive to one namespace. If the pod names other templates or
+        claims: they belong to a namespace.
         """
         is_independent = isinstance(self.request, Whole) and not (self.beside or self.other_claims)
         others = (*self.beside, *(f"claim {name}" for name in self.other_claims))
@@ -184,13 +185,14 @@ def _checked_claim(pod: Pod, shared: str | msgspec.UnsetType) -> Key:
 def is_narrowed(pod: Pod) -> bool:
     """Return whether the controller has chosen the nodes on which the pod may run.
 
-    False for a pod that was handed over to the scheduler: it may use any node.
+    False for a pod with its scheduling gate. Also false for a pod that was handed over to the scheduler: it may use any
+    node.
     """
     return not pod.gated and affinity.is_narrowed(pod.metadata.annotations, affinity.required(pod))
 
 
 def open_reason(pod: Pod, unknown: Reason | None) -> str:
-    """Return why a pod may use more than a few known nodes; empty if it is confined to a few.
+    """Return why a pod may use more than a few known nodes; else empty.
 
     A gated pod counts as confined, because the controller confines it when it removes the gate.
 

@@ -65,11 +65,12 @@ def line(workloads: Iterable[PendingWorkload], tenants: Tenants) -> list[Standin
 
 
 def gpus_of(workload: PendingWorkload) -> float:
-    """Return how many GPUs a waiting workload requests; 0 if its request cannot be read.
+    """Return how many GPUs the pods of a waiting workload request.
 
-    A share of a GPU counts as the fraction of the compute that it requests, a MIG slice as its sevenths of the compute.
-    A share that requests only memory counts as 0, because its fraction of a GPU depends on the GPU. The tenant is
-    charged with that fraction when the share has a tentative placement (``cluster/pods/gpu_time.py``).
+    A pod whose request cannot be read counts as 0. A share of a GPU counts as the fraction of the compute that it
+    requests, a MIG slice as its sevenths of the compute. A share that requests only memory counts as 0, because its
+    fraction of a GPU depends on the GPU. The tenant is charged with that fraction when the share has a tentative
+    placement (``cluster/pods/gpu_time.py``).
     """
     total = 0.0
     for member in workload.members:

@@ -116,7 +116,7 @@ class Rechecks:
         self._full.drop(group)
 
     def blocked(self) -> list[Group]:
-        """Return the groups whose workloads found no place and are not in the queue for another try."""
+        """Return the groups whose workloads found no place and are not queued again."""
         return [group for group in self._groups.values() if group.failed_at != NEVER and not group.queued]
 
     @property

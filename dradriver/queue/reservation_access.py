@@ -82,10 +82,10 @@ class ReadReservations(Limit):
 
 
 def read(written: reservation_config_map.Written) -> list[tuple[Reservation, int]]:
-    """Return the reservations that are stored in the API, each with its number of idle GPUs at that time.
+    """Return the reservations that are stored in the API, with their idle GPUs.
 
-    If the ConfigMap was changed by hand, only the first reservation of each partition, of each tenant and of each GPU
-    counts.
+    Each has its number of idle GPUs at the time when it was stored. If the ConfigMap was changed by hand, only the
+    first reservation of each partition, of each tenant and of each GPU counts.
 
     Args:
         written: The content of the ConfigMap.

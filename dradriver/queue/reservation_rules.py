@@ -67,8 +67,9 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
         who: Its name (``PendingWorkload.who``).
         tenant: Its tenant.
         partition: The partition in which it may be placed. No other partition has its nodes.
-        since: When it first found no place, or when its last reservation failed, seconds.
-        failed: How many of its reservations have failed.
+        since: When it first found no place, or when the last reservation of its tenant failed, if that was later;
+            seconds.
+        failed: How many reservations of its tenant have failed and still count (``ReservationWaits.failed``).
         priority: Its priority.
     """
 
@@ -170,7 +171,7 @@ def due(
     """Return the blocked workloads that get a reservation now, in the queue's order.
 
     There is at most one reservation for each partition and for each tenant. A tenant's second workload waits until the
-    first one has begun.
+    reservation of the first one has ended.
 
     Args:
         blocked: The blocked workloads, in the queue's order.
@@ -199,7 +200,7 @@ def rests(since: float, failed: int, terms: Terms, now: float) -> bool:
 
     Args:
         since: When the last reservation in the partition failed, seconds.
-        failed: How many reservations there have failed.
+        failed: How many reservations in the partition have failed.
         terms: The rules of the policies.
         now: The time, seconds.
     """
@@ -209,19 +210,20 @@ def rests(since: float, failed: int, terms: Terms, now: float) -> bool:
 def due_at(blocked: Blocked, terms: Terms) -> float:
     """Return when a blocked workload may get a reservation.
 
-    The wait after ``Blocked.since`` is ``terms.bounded_wait_s``, and doubles with each reservation of the workload that
-    failed. For example, a workload may need all GPUs of a node, and a pod without end uses one of them. Without the
-    longer waits, its reservations would again and again keep the other GPUs idle.
+    The wait after ``Blocked.since`` is ``terms.bounded_wait_s``. It doubles, at most 8 times, with each failed
+    reservation of the workload's tenant. For example, a workload may need all GPUs of a node, and a pod without end
+    uses one of them. Without the longer waits, its reservations would again and again keep the other GPUs idle.
     """
     wait_s: float = terms.bounded_wait_s * 2.0 ** min(blocked.failed, _MOST_DOUBLED)
     return blocked.since + wait_s
 
 
 def expected_work(gpus: int, running_s: float) -> float:
-    """Return the GPU-seconds that a pod without a known end is expected to need: as many as it has used.
+    """Return the GPU-seconds that a pod without a known end will probably need.
 
-    Durations have long tails: a tenth of the jobs lasts ten times the median and more. So a pod that has run for long
-    is likely to run for long. With P(longer than t) ~ 1/t, half of the pods that reached t end before 2t.
+    These are as many as it has used. Durations have long tails: a tenth of the jobs lasts ten times the median and
+    more. So a pod that has run for long is likely to run for long. With P(longer than t) ~ 1/t, half of the pods that
+    reached t end before 2t.
 
     Args:
         gpus: The number of its GPUs.
@@ -298,7 +300,7 @@ def move(reservation: Reservation, candidate: Candidate, now: float, *, for_cost
 
 
 def seen(reservation: Reservation, here: Candidate) -> Reservation:
-    """Return the reservation with a new expected time, from the pods that use its GPUs now.
+    """Return the reservation with new ``expected_at`` and ``endless``, from the present users of its GPUs.
 
     Args:
         reservation: The reservation.
@@ -342,10 +344,10 @@ def has_used_up(reservation: Reservation, terms: Terms) -> bool:
 
 
 def may_run(reservation: Reservation, terms: Terms, now: float, *, ends_at: float | None) -> bool:
-    """Return whether another workload may run on reserved GPUs: only if it ends before they are needed.
+    """Return whether another workload may run on reserved GPUs.
 
-    It makes no difference whether the other workload can be preempted: its author can prevent the preemption, for
-    example by a disruption budget.
+    It may only if it ends before they are needed. It makes no difference whether the other workload can be preempted:
+    its author can prevent the preemption, for example by a disruption budget.
 
     Args:
         reservation: The reservation of the GPUs.

@@ -1,7 +1,7 @@
 """How long workloads have waited for a reservation, and how many reservations failed for their tenant. No I/O.
 
-``features/reservations`` calls it. The wait for the next reservation doubles with each reservation that failed.
-Failures count for the tenant. Otherwise two pods of a tenant, or a pod that is created again and again, would have GPUs
+``features/reservations`` calls it. The wait of a tenant's workloads for the next reservation doubles with each of its
+reservations that failed. Otherwise two pods of a tenant, or a pod that is created again and again, would have GPUs
 reserved all the time.
 
 A *reservation* is GPUs that are kept for a workload that has waited too long. A workload is *blocked* if it found no
@@ -66,8 +66,8 @@ class ReservationWaits:
     def failed(self, account: str, terms: Terms, now: float) -> int:
         """Return how many failed reservations of an account still count.
 
-        An account is a tenant, or a namespace without tenants. Each day one failure stops to count. If twice
-        ``terms.bounded_wait_s`` is longer than a day, this happens after that time.
+        An account is a tenant, or a namespace without tenants. One failure less counts for each day since the last
+        failure. If twice ``terms.bounded_wait_s`` is longer than a day, that time replaces the day.
         """
         known = self._failed.get(account)
         if known is None:
@@ -92,14 +92,18 @@ class ReservationWaits:
         return self._since[who].failed
 
     def accounts(self) -> Iterable[Since]:
-        """Return the tenants or namespaces with failed reservations, each with the time of the last failure."""
+        """Return the accounts with failed reservations, and when the last one failed.
+
+        An account is a tenant, or a namespace without tenants.
+        """
         return self._failed.values()
 
     def written(self, terms: Terms, now: float) -> tuple[Sequence[Since], Sequence[Since]]:
-        """Return the records to store in the API: the waiting workloads, and the accounts with failures.
+        """Return the records to store in the API: waiting workloads, and accounts with failures.
 
-        An account is a tenant, or a namespace without tenants. The workloads that wait longest are first, and the
-        accounts with the latest failures are first.
+        A workload is left out if it has been blocked for less than ``LONG_S`` seconds and no reservation of it has
+        failed. An account is a tenant, or a namespace without tenants. The workloads that wait longest are first, and
+        the accounts with the latest failures are first.
         """
         self._failed = {account: failed for account, failed in self._failed.items() if self.failed(account, terms, now)}
         blocked = [since for since in self._since.values() if since.at <= now - LONG_S or since.failed]
@@ -109,7 +113,7 @@ class ReservationWaits:
         )
 
     def restore(self, blocked: Iterable[Since], failed: Iterable[Since], account_of: Callable[[str], str]) -> None:
-        """Add the records that another leader stored: blocked workloads, and failed reservations.
+        """Replace the blocked workloads by those that another leader stored; add its failed reservations.
 
         ``account_of`` returns the account of a namespace: its tenant, or itself without tenants.
         """

@@ -59,7 +59,7 @@ class Line(NamedTuple):
     def is_unknown(self) -> bool:
         """Return whether the line's scheduler is unknown: it was never seen allocating a claim.
 
-        Then only a few pods of the line are tried at a time.
+        Then only one pod of the line is tried at a time.
         """
         return self.scheduler is _UNKNOWN
 
@@ -67,8 +67,8 @@ class Line(NamedTuple):
 class _Silence:
     """How often a scheduler has not bound pods of one line in time, and the pause.
 
-    ``times`` counts this in a row. No other pod of the line loses its gate before ``not_before``, in seconds of the
-    event loop's clock.
+    ``times`` counts this; each pod that the scheduler binds halves the number. If the scheduler is unknown, no other
+    pod of the line loses its gate before ``not_before``, in seconds of the event loop's clock.
     """
 
     __slots__ = ("not_before", "times")
@@ -79,7 +79,7 @@ class _Silence:
 
 
 class Pace:
-    """The pods without a gate that wait for their scheduler's answer, and how many more may wait.
+    """The pods that wait for their scheduler, and how many more may wait.
 
     kube-scheduler with its default client limits binds 12 pods with claims a second. If a thousand pods got tentative
     placements at once, most of these would end before the scheduler came to the pods.
@@ -90,7 +90,10 @@ class Pace:
     """
 
     def __init__(self, tenant: Callable[[str], str] = lambda _: "") -> None:
-        """Make an object without pods; ``tenant`` returns the tenant of a namespace, empty if there are no tenants."""
+        """Make an object without pods.
+
+        ``tenant`` returns the tenant of a namespace, empty if there are no tenants.
+        """
         self._tenant = tenant
         self._known: dict[str, None] = dict.fromkeys(_DEFAULT)  # schedulers that allocate claims
         self._waiting: dict[Line, dict[Key, None]] = {}  # by line: pods that its scheduler has said nothing of yet
@@ -164,10 +167,10 @@ class Pace:
                 del self._silence[line]
 
     def silent(self, keys: Iterable[Key], now: float) -> float:
-        """Record that pods of a workload were not bound in time. Return until when to pause.
+        """Record that a workload's pods were not bound in time; return when a pause ends.
 
-        The pause is for all pods in the same lines: pods that wait for the same scheduler and have one limit. Pods in
-        ``keys`` that wait for no scheduler are ignored.
+        Only lines of unknown schedulers pause. A line is the pods that wait for one scheduler and have one limit.
+        Without a pause the result is ``now``. Pods in ``keys`` that wait for no scheduler are ignored.
         """
         until = now
         for line in {line for key in keys if (line := self._drop(key)) is not None}:

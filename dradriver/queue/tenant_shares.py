@@ -26,7 +26,7 @@ class _Account:
     """The usage of one tenant or namespace.
 
     Attributes:
-        used: GPU-seconds, decayed until ``since``.
+        used: GPU-seconds until the time ``since``, decayed to this time.
         held: GPUs that are allocated to the tenant or namespace now.
         charged: ``held``, and the GPUs in its tentative placements.
     """
@@ -43,10 +43,10 @@ def _itself(namespace: str) -> str:
 
 
 class Shares:
-    """GPU time by tenant. The cost of a change or a query does not depend on the number of tenants.
+    """GPU time by tenant.
 
-    GPU time is counted for each namespace, and for each tenant as the sum of its namespaces. These sums stay right,
-    because all usage decays at the same rate.
+    The cost of a change or a query does not depend on the number of tenants. GPU time is counted for each namespace,
+    and for each tenant as the sum of its namespaces. These sums stay right, because all usage decays at the same rate.
 
     Attributes:
         half_life_s: After how many seconds usage counts half; see ``decay_by``.
@@ -87,7 +87,7 @@ class Shares:
         self.lowered(None)
 
     def move(self, namespace: str, before: str) -> None:
-        """Move a namespace from tenant ``before`` to its current tenant, with the GPU time that it has used."""
+        """Move a namespace, with its GPU time, from tenant ``before`` to its current tenant."""
         if namespace not in self._namespaces:
             return
         moved = self._settled(self._namespaces, namespace)

@@ -35,7 +35,7 @@ def turn_of(order: Order, share: float = 0.0) -> Turn:
 class _Round:
     """One round of tries for workloads of one priority.
 
-    The round ends when each asker had its turn.
+    The round ends when each asker had its turn, or when ``served`` reaches ``MOST_IN_VAIN``.
 
     Attributes:
         vain: For each asker (the pods, or the gangs, of one namespace), the cost of its tries that found no place.
@@ -59,9 +59,9 @@ class Turns:
     Each namespace has two askers: one for its pods, and one for its gangs. Shares are compared only between tenants. A
     share changes with time, and that never changes the order of one tenant's askers.
 
-    If tries for an asker's workloads have cost much and found no place, the asker steps back until all other askers of
-    the priority had their turn. So such tries do not delay other askers of that priority for long, even if their tenant
-    has used little GPU time.
+    If tries for an asker's workloads have cost much and found no place, the asker steps back. It waits until all other
+    askers of the priority had their turn. So such tries do not delay other askers of that priority for long, even if
+    their tenant has used little GPU time.
     """
 
     def __init__(self, rank: Callable[[Asker], Rank | None], share: Callable[[str], float]) -> None:

@@ -109,9 +109,9 @@ class Queue:
         return key in self._workloads
 
     def put(self, workload: PendingWorkload) -> Reason | None:
-        """Add a waiting workload to the queue. Return why its class has no place.
+        """Add a waiting workload to the queue. Return why its group has no place.
 
-        None if the class may find a place, or if the reason is not known.
+        None if the group may find a place, or if the reason is not known.
         """
         kinds, namespace = workload.kinds, workload.key[0]
         asker = Asker(self._tenant(namespace), namespace, workload.is_gang)
@@ -171,7 +171,7 @@ class Queue:
         return None
 
     def leave(self, workload: PendingWorkload, *, work: int = 0) -> None:
-        """Take a waiting workload out of the queue, because it has its place or cannot be served now.
+        """Take a workload out of the queue: it has its place, or cannot be served.
 
         Args:
             workload: The workload.
@@ -186,7 +186,7 @@ class Queue:
     def block(
         self, workload: PendingWorkload, reason: Reason | None, *, work: int = 0, by_limit: bool = False
     ) -> list[tuple[PendingWorkload, Reason]]:
-        """Record that a workload and its class found no place. Return new reasons to write.
+        """Record that a workload and its group found no place. Return new reasons to write.
 
         A reason can have figures that change all the time. If all workloads showed them, each change would cost a write
         for each workload. So only the first workload of each line shows the figures, and the others show the reason
@@ -199,7 +199,7 @@ class Queue:
             by_limit: Whether a limit, such as a cap, left it no GPUs, so that no node was tried.
 
         Returns:
-            Each workload of the class whose pods must show a new reason, with this reason.
+            Each workload of the group whose pods must show a new reason, with this reason.
         """
         entry = self._workloads.get(workload.key)
         if entry is None:
@@ -296,7 +296,7 @@ class Queue:
         return news
 
     def _move(self, line: Line, closed: Closed) -> None:
-        """Move a line to another group of its equivalence class, because other GPU products are denied to it.
+        """Move a line to another group of its class: other GPU products are denied.
 
         A line is the waiting workloads of one class and namespace.
 
@@ -356,7 +356,7 @@ class Queue:
         return None if (first := self._first()) is None else self.turn(first[0].key, first[0].order)
 
     def _first(self) -> tuple[PendingWorkload, Line] | None:
-        """Return the workload that ``next`` would return, with its line; None if no workload may find a place.
+        """Return the workload that ``next`` would return, with its line; else None.
 
         The line is the waiting workloads of the same class and namespace.
         """
@@ -364,7 +364,7 @@ class Queue:
         return None if asker is None else self._head_of(asker)
 
     def _rank(self, asker: Asker) -> Rank | None:
-        """Return the rank of an asker's first workload that may find a place; None if none is left.
+        """Return the rank of an asker's first workload that may find a place, or None.
 
         An asker is the pods, or the gangs, of one namespace.
         """

@@ -352,7 +352,9 @@ class Lanes:
     # What is written.
 
     def take(self, namespace: str, on_slow: Callable[[Slot], object]) -> Slot:
-        """Return a slot: the right to write the objects of one workload. Call it only if ``obstacle`` returned None.
+        """Return a slot: the right to write one workload's objects.
+
+        Call it only if ``obstacle`` returned None.
 
         Args:
             namespace: The workload's namespace.
@@ -430,7 +432,7 @@ class Lanes:
         loop.call_at(self._server.paused_until + EARLY_S, self._on_room)
 
     def crowded(self, namespace: str) -> None:
-        """Record that the API server refused to create a claim, because the quota of its namespace was busy.
+        """Record that a claim could not be created because its namespace's quota was busy.
 
         Call it before the slot is released.
         """

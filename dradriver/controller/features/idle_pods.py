@@ -121,6 +121,8 @@ class IdlePods:
         """Do the next step of each workload with idle pods.
 
         An error with one workload does not stop the work for the other workloads.
+
+        One call warns, or revokes the warnings of, at most ``MOST_MARKED`` workloads. It ends at most ``MOST_ENDED``.
         """
         # 1. The next step of each workload. Those that the server asked to leave alone have none, but the warning of a
         #    pod that works again is always revoked.

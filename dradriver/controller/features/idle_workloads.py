@@ -18,7 +18,7 @@ from dradriver.cluster.derived.workloads import Workload, Workloads
 def idle_workloads(picture: Picture) -> list[Workload]:
     """Return the workloads with at least one idle pod, without their ended pods.
 
-    A pod that was warned that it will be ended as idle counts, also if its GPUs work again.
+    A pod with a warning that it will be ended counts as an idle pod, even if its GPUs work again.
 
     The other pods of a returned workload may be busy. If a pod shares its claim with others, and has no gang and no
     owner that can be suspended, it is a workload by itself.

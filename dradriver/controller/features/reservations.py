@@ -213,7 +213,7 @@ class Reservations(Limit):
             await self._look(self.terms)
 
     async def _judge(self, who: str) -> None:
-        """Decide about the reservation of the workload ``who``: keep it, move it to other GPUs, or end it."""
+        """Keep the reservation of the workload ``who``, move it to other GPUs, or end it."""
         workload, terms = self._workloads.get(key_of(who)), self.terms or Terms()  # None: not looked at yet, or gone
         before = self._held[who]
         # 1. When will its GPUs be free? ``current`` has these GPUs with the pods that use them, without the claims of
@@ -290,14 +290,14 @@ class Reservations(Limit):
     def _forget_others(self, now: float) -> None:
         """Forget the waiting times of workloads that no longer wait.
 
-        A workload that waits is forgotten, too, if no GPUs that could be reserved for it were found for ``HOPELESS_S``
-        seconds. ``now`` is in seconds since the epoch.
+        If no GPUs that could be reserved for a workload were found, no search is made for it for ``HOPELESS_S``
+        seconds. This method ends the pauses that are over. ``now`` is in seconds since the epoch.
         """
         self._waiting.keep(lambda who: waits(self._picture, who), now)
         self._hopeless = {who: until for who, until in self._hopeless.items() if now < until <= now + HOPELESS_S}
 
     async def _reservable_workloads(self) -> list[PendingWorkload]:
-        """Return the blocked workloads for which GPUs may be reserved, in the order of the queue."""
+        """Return the blocked workloads for which GPUs may be reserved, in queue order."""
         workloads, clock = list[PendingWorkload](), asyncio.get_running_loop().time
         slice_ends = clock() + SLICE_S
         for workload in list(self._queue.first_blocked()):
@@ -322,7 +322,9 @@ class Reservations(Limit):
         return not self._queue.closed(workload.key) or self._allowance(workload) is not None
 
     def _allowance(self, workload: PendingWorkload) -> Allowance | None:
-        """Return the pods and GPUs that limits (caps, for example) allow a workload, or None.
+        """Return the pods and GPUs that limits allow a workload; None if they deny all.
+
+        A tenant's cap is such a limit.
 
         Raises:
             WordError: The workload's request cannot be read.

@@ -172,7 +172,7 @@ class Dispatcher:
                 self._agenda.add(pod_key)
 
     def _gathered(self, key: Key, gang: PendingWorkload | None) -> PendingWorkload | None:
-        """Return a gang with its living pods; None while a write for one of these pods is running.
+        """Return a gang with its living pods; None during a write for one of these.
 
         ``gang`` is the gang's workload so far; None if it has none. While a gang runs, each pod that joins it waits as
         a workload of its own. Once all running pods are gone, the waiting pods become members of the gang again.

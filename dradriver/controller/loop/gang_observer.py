@@ -72,9 +72,10 @@ class GangObserver:
     def gathered(
         self, workload: PendingWorkload | None, key: Key, alone: Sequence[Member]
     ) -> tuple[PendingWorkload, bool]:
-        """Return the workload with the gang's current pods, and whether it has changed.
+        """Return a gang's workload, and whether its pods or their requests have changed.
 
-        An existing workload is updated in place. So other modules can keep their references to it.
+        The workload has the gang's current pods. An existing workload is updated in place. So other modules can keep
+        their references to it.
 
         Args:
             workload: The gang's workload so far; None if it has none.
@@ -103,9 +104,10 @@ class GangObserver:
         return workload, is_changed
 
     def observe(self, workload: PendingWorkload) -> GangState | None:
-        """Return the state of a gang; None if the state is not known yet.
+        """Return a gang's state; None until it is known whether the gang barrier works.
 
-        It also returns None if the owner says that the pods are no gang. Each pod is then a workload of its own.
+        The gang barrier keeps the pods of a gang unbound until all have places. The result is also None if the owner
+        says that the pods are no gang. Each pod is then a workload of its own.
         """
         now = asyncio.get_running_loop().time()
         workload.look_again_at = now + min(LONGEST_LOOK_S, LOOK_S * len(workload.members))

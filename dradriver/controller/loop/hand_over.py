@@ -52,8 +52,8 @@ class HandOver:
         """Return when a pod without a place is handed over, by the event loop's clock.
 
         The returned time can be in the past; ``now`` is the present time. Returns a ``Reason`` if a tenant's partition
-        keeps kube-scheduler from placing pods of this namespace. Returns None if the pod does not request the handover,
-        or while a limit, such as its tenant's cap, keeps the pod waiting.
+        keeps kube-scheduler from placing pods of this namespace. Returns None for a gang, and if the pod does not
+        request the handover. Returns None also while a limit, such as its tenant's cap, denies it some GPUs.
         """
         if workload.is_gang or not workload.lead.wish.hands_over or self._limits.closed(workload):
             return None
@@ -65,10 +65,12 @@ class HandOver:
     def refused(self, workload: PendingWorkload) -> Reason | None:
         """Return why the scheduler must choose a pod's node itself; None if it need not.
 
-        The scheduler must choose if both of these hold:
+        The scheduler must choose if all of these hold:
 
         * It refused the nodes of ``MOST_REFUSALS`` placements that the controller chose for the pod.
-        * The pod has rules that only the scheduler can evaluate, and no cap or partition limits the pod.
+        * The pod has rules that only the scheduler can evaluate, and a claim can express its request for GPUs.
+        * The pod does not join a running gang.
+        * No cap denies it GPUs, and no partition keeps its pods from kube-scheduler.
         """
         if not workload.is_open or workload.lead.near or workload.lead.wish.alone is None:
             return None
@@ -85,8 +87,8 @@ class HandOver:
     def has_claim(self, workload: PendingWorkload, claim: ClaimRecord | None) -> bool:
         """Return whether a pod already has a claim that hands it over to kube-scheduler.
 
-        A claim made for an earlier request of the pod does not count. ``claim`` is the pod's claim; for None the result
-        is False.
+        A claim made for an earlier request of the pod does not count. Nor does any claim if a tenant's partition keeps
+        the pod from kube-scheduler. ``claim`` is the pod's claim; for None the result is False.
 
         Raises:
             WordError: The pod's request cannot be read.

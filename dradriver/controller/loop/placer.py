@@ -84,6 +84,8 @@ class Placer:
     def place(self, workload: PendingWorkload, rows: Bools | None) -> None:
         """Plan places for a workload, take it out of the queue, and start the writes.
 
+        There is no plan for a pod that waits for a lost pod's place, or whose node the scheduler must choose.
+
         Args:
             workload: The workload.
             rows: A mask of the nodes to try: (rows,), one row per node; None for all.
@@ -142,7 +144,7 @@ class Placer:
         """Tell a workload's pods the ``reason`` why there is no place, or end its waiting.
 
         Waiting ends in two cases. A pod that has waited long enough is handed over to kube-scheduler. A gang is
-        restarted if it lost its places and finds no others.
+        restarted if it lost its places and finds no others for ``STUCK_S`` seconds.
         """
         now = asyncio.get_running_loop().time()
         # When the workload is handed over to the scheduler; a Reason why that is not possible; None if it never is.

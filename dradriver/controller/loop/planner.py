@@ -91,7 +91,8 @@ class Planner:
 
         Args:
             workload: The workload.
-            rows: A mask of the nodes to try: (rows,), one row per node; None for all. For gangs all nodes are tried.
+            rows: A mask of the nodes to try: (rows,), one row per node; None for all. For gangs, and for pods that join
+                a running gang, all nodes are tried.
 
         Raises:
             NoPlaceError: There are not enough places.
@@ -216,11 +217,12 @@ class Planner:
             yield from self._queue.widen(self._limits.eased.pop())
 
     def waits(self, workload: PendingWorkload, now: float) -> Wait | None:
-        """Return how a pod waits for the kept place of a lost pod; None if it need not wait.
+        """Return how a pod waits for a lost pod's kept place; None for no wait.
 
         A pod that replaces a lost pod of a running gang gets the lost pod's place, which is kept for it. A StatefulSet
         creates the new pod while the lost pod's claim still exists, so the GPUs are not free yet. After ``FREE_S``
-        seconds the pod waits no longer. ``now`` is by the event loop's clock.
+        seconds the pod waits no longer. If the gang's other pods have ended meanwhile, the pod is processed again at
+        once. ``now`` is by the event loop's clock.
         """
         if workload.is_gang or not workload.lead.near:
             return None
@@ -238,7 +240,7 @@ class Planner:
         return Wait(now + LOOK_S, Reason(Cause.GPUS, "Waiting until the GPUs of the lost pod are free."))
 
     def why(self, workload: PendingWorkload, error: NoPlaceError, rows: Bools | None) -> Reason | None:
-        """Return why a workload has no plan; None if nodes that were not tried may have a place.
+        """Return why a workload has no plan; None if untried nodes may have a place.
 
         Args:
             workload: The workload.

@@ -95,7 +95,10 @@ class PoliciesEvents:
         await self._events.record(about=about, type="Normal", reason="PoliciesValid", message=message, action=_ACTION)
 
     async def _about(self, reason: str) -> Reference:
-        """Return the ConfigMap for an Event with a reason, without its UID if the ConfigMap cannot be read."""
+        """Return the ConfigMap as the object of an Event; without its UID if unreadable.
+
+        ``reason`` is the reason of the Event, for the log.
+        """
         try:
             config_map = await self._client.get(CONFIG_MAPS, self._name, namespace=self._namespace)
             uid = config_map["metadata"]["uid"]

@@ -66,7 +66,7 @@ class Preemptable:
         self._is_restored = False
 
     def left(self, now: float) -> int:
-        """Return how many more workloads may be preempted within the current minute.
+        """Return how many more workloads may be preempted now by the limit per minute.
 
         Workloads that were evicted within the last minute count against this number. So do the victims of plans that
         have not begun, unless the plan is given up. ``now`` is in seconds since the epoch.

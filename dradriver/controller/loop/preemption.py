@@ -132,7 +132,8 @@ class Preemptions:
     def look(self) -> bool:
         """Try preemption for workloads that found no place; return whether places were found.
 
-        It tries the workloads in the queue's order, until it has made ``MOST_LOOKS`` searches.
+        It tries the workloads in the queue's order, until it has made ``MOST_LOOKS`` searches, or no evictions are left
+        for this minute. It tries at most ``MOST_ASKED`` workloads of a tenant with a cap.
         """
         if not self._terms.enabled or not len(self._queue) or not self._lanes.room():
             return False
@@ -243,7 +244,7 @@ class Preemptions:
 
     @property
     def _margin_s(self) -> float:
-        """Return the seconds by which a place is kept longer than the longest grace period of its victims.
+        """Return by how many seconds a place outlasts the longest grace period of its victims.
 
         The grace period begins only after some writes. They take a part of this time.
         """

@@ -112,7 +112,7 @@ class PreemptionTurns:
         All of these must hold. ``now`` is in seconds since the epoch.
 
         * The pause after its last try is over.
-        * Something has changed since that try.
+        * Something has changed since that try, or the time at which its result can change without an event has come.
         * No evictions are saved for another workload of the same or a higher priority.
         """
         clock = asyncio.get_running_loop().time()
@@ -128,7 +128,7 @@ class PreemptionTurns:
     def begin(self, workload: PendingWorkload) -> None:
         """Note that a try for a workload begins, and set the pause before its next try.
 
-        Each pause is twice as long as the pause before.
+        Each pause is twice as long as the pause before, at most ``LONGEST_PAUSE_S`` seconds.
         """
         times = self._tries[workload.key].times if workload.key in self._tries else 0
         pause_s = min(FIRST_PAUSE_S * 2.0**times, LONGEST_PAUSE_S)

@@ -26,7 +26,8 @@ class Restarts(Protocol):
     def ask(self, gang: Key, pods: Sequence[Pod], reason: str) -> str:
         """Request the restart of a gang; return why it is impossible, or an empty text.
 
-        A gang is restarted only once for the same pods. When the answer changes, the gang is processed again.
+        A gang is restarted only once for the same pods. When the result for these pods changes, the gang is processed
+        again.
 
         Args:
             gang: The gang.

@@ -105,7 +105,7 @@ class Turn:
     def _serve(self) -> bool:
         """Plan a place for the queue's first workload; return whether to call this again.
 
-        False if the queue is empty or no write may begin now.
+        False if no workload of the queue may find a place, or if no write may begin now.
         """
         # There is no use in a plan that nobody may write now.
         if not self._lanes.room():

@@ -289,7 +289,7 @@ class Worker:
         """Do the periodic work of the worker once.
 
         It deletes orphaned claims, and asks the API server about writes that no reflector has shown. It also resumes
-        the owners that the controller suspended.
+        the owners that the controller suspended, and frees the places of lost pods that were kept for too long.
         """
         if self.picture.kept_places.of_gang:
             self.picture.kept_places.expire(asyncio.get_running_loop().time())

@@ -125,7 +125,7 @@ class WorkloadKeeper:
         self.disbanded(key)
 
     def count(self, member: Member) -> None:
-        """Count a pod if it waits for its scheduler.
+        """Count a pod as waiting for its scheduler, or stop counting it.
 
         The write lanes limit how many pods wait for a scheduler at a time. A pod that is kept unbound by a gang barrier
         device does not count: it waits for other pods of its gang.

@@ -42,8 +42,8 @@ class EvictionRefusals:
     def add(self, workloads: Iterable[Key], now: float) -> None:
         """Note that evictions were refused; each pause is twice as long as the last.
 
-        A plan that has begun tries its evictions again every few seconds. A refusal during a pause does not count
-        again. ``now`` is in seconds, by the caller's clock.
+        No pause is longer than ``LONGEST_S``. A plan that has begun tries its evictions again every few seconds. A
+        refusal during a pause does not count again. ``now`` is in seconds, by the caller's clock.
         """
         self._refusals = {key: known for key, known in self._refusals.items() if now < known.until + KEPT_S}
         for workload in workloads:

@@ -256,7 +256,8 @@ class Evictions:
             last: Uids of the pods that use the GPUs that the workload gets. Other pods must end only because they
                 belong to the same gangs.
             stands: Returns whether the pods still have to end; called before each eviction.
-            begun: Whether other pods of the plan have begun to end. A refusal is then tried again later.
+            begun: Whether other pods of the plan have begun to end. A refusal is then tried again later, and ``until``
+                does not count.
             until: When the workload's claims are deleted if pods still run, by the event loop's clock.
             why: For whom the pods end, for messages.
             go_on: Called before each further write. It raises PausedError if the API server wants a pause, and

@@ -93,8 +93,8 @@ class IdleWriter:
     async def end(self, workload: Workload, why: str, *, ending: Collection[str]) -> bool:
         """End all pods of a workload, and return whether this call did it.
 
-        It returns False if the pods are no longer idle, or if their owner has already been suspended for another
-        workload.
+        It returns False if the pods of a group are no longer idle, or if their owner was already suspended as idle. A
+        single pod is evicted without another check.
 
         Args:
             workload: The workload.

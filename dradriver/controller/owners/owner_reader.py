@@ -132,7 +132,7 @@ class OwnerReader:
         return any([await self._read(key) for key in list(self._entries)])
 
     async def read_new(self, most: int) -> None:
-        """Read requested owners that were not read before, at most ``most`` of them, in the order of the requests."""
+        """Read requested owners that were not read before, at most ``most``, first requested first."""
         unread = [key for key, entry in self._entries.items() if entry.answer is None][:most]
         for start in range(0, len(unread), AT_ONCE):
             await asyncio.gather(*map(self._read, unread[start : start + AT_ONCE]))
@@ -177,8 +177,8 @@ class OwnerReader:
         """Read an owner; return the size of its gang, or why the size is unknown.
 
         A returned error is written on the pods. After a ``_TroubleError`` the caller reads the owner again soon, with
-        growing pauses. After any other result it does so every ``AGAIN_S`` seconds. This method also sets
-        ``entry.retries``.
+        growing pauses. After any other result it does so every ``AGAIN_S`` seconds, or less often if many owners are
+        read. This method also sets ``entry.retries``.
         """
         owner = entry.owner
         owner_text = shown(owner.kind, owner.name)  # for messages

@@ -306,7 +306,7 @@ class OwnerRestarts:
         """Return whether another owner of a namespace may be suspended now.
 
         The number of suspended owners is limited. Owners that have been suspended for ``LONGEST_S`` seconds do not
-        count.
+        count. A namespace without a suspended owner always has room for one.
         """
         now = asyncio.get_running_loop().time()
         counts = collections.Counter(key[0] for key, restart in self._restarts.items() if now < restart.until)
@@ -336,10 +336,10 @@ class OwnerRestarts:
         return restart
 
     async def _go_on(self, key: Key, restart: SuspendedOwner) -> float | None:
-        """Resume a suspended owner once its pods have ended.
+        """Resume a suspended owner once its pods have ended, or after ``LONGEST_S`` seconds.
 
-        Returns when to look again if some have not ended, by the event loop's clock; else None. ``restart`` is the
-        record of the suspension.
+        If the owner is not resumed yet, returns when to look again, by the event loop's clock; else None. ``restart``
+        is the record of the suspension.
         """
         try:
             owner = await self._client.get(restart.resource, restart.name, namespace=key[0], type=Suspendable)

@@ -169,6 +169,6 @@ async def left_suspended(client: Client, kinds: OwnerKinds) -> tuple[list[Top], 
 
 
 def _under_way(raw: msgspec.Raw) -> Suspendable | None:
-    """Return the owner in ``raw`` (JSON); None if it has no record that it must be resumed."""
+    """Return the owner in ``raw`` (JSON); None without a record that it must be resumed."""
     owner: Suspendable = codec.decode(raw, Suspendable)
     return None if suspendable_owners.under_way(owner) is None else owner

@@ -35,7 +35,7 @@ class PodDeletions:
         """Delete the pods of a gang, unless the last deletion was too recent.
 
         Returns None if the pods were deleted. Else it returns when to call again, by the event loop's clock. Each pause
-        is twice as long as the one before.
+        is twice as long as the one before, up to ``suspendable_owners.LONGEST_PAUSE_S``.
 
         Raises:
             RefusedError: The pods have several owners, or may not be deleted.

@@ -60,7 +60,8 @@ FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the
 def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES) -> Placement:
     """Return the best placement of a single pod.
 
-    It has the best set of GPUs on the best node, and other nodes that the pod may also use.
+    It has the best set of GPUs on the best node, and other nodes that the pod may also use. A pod that shares a claim
+    which exists gets the GPUs of that claim.
 
     Args:
         snapshot: The cluster.
@@ -109,8 +110,8 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
     """Return the placement of a pod that joins others on a shared set of GPUs.
 
     Raises:
-        NoPlaceError: The set is not the one that the pod requests, has too many users, or is on a node that cannot run
-            the pod.
+        NoPlaceError: The set is not allocated yet, differs from the pod's request, or has too many users. Or its node
+            cannot run the pod.
     """
     # 1. The set. ``claim.set`` is the request that it was chosen for, ``pin`` has its GPUs, and ``devices`` is None
     #    until the scheduler has allocated it.
@@ -272,8 +273,8 @@ def _fractions_asked_for(
 ) -> bool:
     """Return whether the MIG slices or shares of a claim are what its pod requests.
 
-    The allocator is asked for a place while only the GPUs of the claim are free. It must choose fractions of the same
-    size.
+    Each GPU of the claim is checked alone: the allocator is asked for the fractions on it while only this GPU is free.
+    It must choose fractions of the same size.
 
     Args:
         snapshot: The cluster as if the claim and the ending pods used nothing.

@@ -87,7 +87,8 @@ class Search:
         """Begin a search; ``wants`` is the author's request for the whole gang, if any.
 
         Raises:
-            NoPlaceError: The NICs of the cluster are not read yet.
+            NoPlaceError: The NICs of the cluster are not read yet, or the driver cannot choose all NICs that must be
+                near GPUs.
             WordError: The pods request different NICs.
         """
         picture = snapshot.picture
@@ -161,7 +162,8 @@ class Search:
             is_last: Whether the caller makes no other plan. Then only later searches use what was found.
 
         Raises:
-            NoNicsError: No other plan may be made: ``is_last`` is True, or too many plans have failed.
+            NoNicsError: No other plan may be made: ``is_last`` is True, too many plans have failed, or ``deal`` was
+                called.
         """
         self._looks += 1
         if is_last:
@@ -188,13 +190,13 @@ class Search:
         return self._whole_snapshot.among(self._rows).avoiding(self._avoided).offering(self._fleet)
 
     def deal(self) -> bool:
-        """Choose GPUs with NICs for each pod on the nodes that had too few NICs; set ``sets``.
+        """Choose GPUs with NICs for each pod of nodes with too few NICs; set ``sets``.
 
         Without ``sets``, the allocator chooses GPUs by their links alone. One pod may then get two GPUs with NICs that
         two pods could have used. Call this once, after all plans without ``sets`` have failed.
 
         Returns:
-            Whether to make another plan. False if no node has NICs for all its pods.
+            Whether to make another plan. False if no node has NICs for all its pods, and at later calls.
         """
         if self._has_dealt or not self._narrows:
             return False
@@ -211,7 +213,7 @@ class Search:
         return True
 
     def _narrow(self, node: str, pods: Mapping[Member, Mapping[str, int]]) -> bool:
-        """Offer, of a short node, only the GPUs that can have NICs; return whether there are any.
+        """Offer, of a short node, only GPUs that can have NICs; return whether any can.
 
         If the node is still short after an earlier call, the result is False: the caller leaves the node out of this
         search.
@@ -247,7 +249,7 @@ class Search:
             node: The node.
             pods: Its pods that request NICs, each with its numbers of GPUs by the name of the claim's request.
             one_set_each: Whether each pod needs a set of its own. If False, it is enough to return GPUs among which the
-                allocator may choose.
+                allocator may choose, and sets can be missing.
         """
         assert self._ask is not None, "it demands something"
         uuids, free_gpus = self._picture.inventory.uuids(node), self._whole_snapshot.fleet.free(node)
@@ -294,7 +296,10 @@ class Search:
         self._picture.nics.counts.short.add(key, self._picture.nodes.named(nodes))
 
     def refusal(self) -> NoNicsError | None:
-        """Return why the gang has no plan; None if NICs are not the cause."""
+        """Return why the gang has no plan; None if NICs are not the cause.
+
+        Also note which nodes the next search leaves out or tries again.
+        """
         if self._ask is None or not (self._looks or self._skips):
             return None
         is_exhausted = self._looks >= MOST_LOOKS
@@ -318,7 +323,8 @@ def asked(picture: Picture, wishes: Sequence[PlacementRequest]) -> NicAsk | None
     All pods that request NICs must request the same. ``wishes`` are the requests of the pods.
 
     Raises:
-        NoPlaceError: The NICs of the cluster are not read yet.
+        NoPlaceError: The NICs of the cluster are not read yet, or the driver cannot choose all NICs that must be near
+            GPUs.
         WordError: The pods request different NICs.
     """
     asks = {nic_places.readable(picture, wish).nics for wish in wishes if wish.nics is not None}

@@ -167,9 +167,10 @@ def has_seats(picture: Picture, nodes: Collection[str]) -> bool:
 def hostname_labels(picture: Picture, nodes: Mapping[Member, str], asked: Asked) -> dict[Member, dict[str, str]]:
     """Return for each member the hostname labels of its usable nodes, by node.
 
-    These are the nodes of the plan, and alternative nodes. With the alternatives, a failed plan can be replaced by
-    another one without evicting pods. All pods get the same order of nodes, so that pods with equal requests still have
-    equal requests in the next plan.
+    These are the nodes of the plan, and alternative nodes. If a topology spread keeps a member in a domain such as a
+    zone, it gets only nodes of this domain. With the alternatives, a failed plan can be replaced by another one without
+    evicting pods. All pods get the same order of nodes, so that pods with equal requests still have equal requests in
+    the next plan.
 
     Args:
         picture: The cluster cache.
@@ -197,8 +198,8 @@ def hostname_labels(picture: Picture, nodes: Mapping[Member, str], asked: Asked)
 def _ranked(picture: Picture, asked: Asked, planned: int) -> list[str]:
     """Return nodes with room for a pod of the gang, best first.
 
-    A role is all pods with equal requests. The nodes on which a pod of any role fits are returned. If there are none,
-    the result has the best node of each role, then the second-best node of each role, and so on.
+    A role is all pods with equal requests. The result has the nodes on which pods of all roles fit. If there are none,
+    it has the best node of each role, then the second-best node of each role, and so on.
 
     Args:
         picture: The cluster cache.

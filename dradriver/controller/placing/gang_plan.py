@@ -50,9 +50,9 @@ MOST_FIRST: Final = 4  # kinds of members that are tried as the first ones of a 
 def plan(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms) -> dict[Member, Placement]:
     """Return places for the gang members without a claim, near the members with a claim.
 
-    Once the effort in ``terms`` is spent, only the network sections with the most free GPUs are tried, without
-    preferences. The plan then has only as many pods as the gang needs to start. As a side effect, the network locations
-    of the nodes in ``snapshot`` are read again from their labels.
+    If a gang can begin with fewer pods, and not all find a place, the plan has only pods that do. Once the effort in
+    ``terms`` is spent, only the network sections with the most free GPUs are tried, without preferences. As a side
+    effect, the network locations of the nodes in ``snapshot`` are read again from their labels.
 
     Raises:
         NoPlaceError: There are not enough places. The reason is computed when its message is read.
@@ -235,10 +235,10 @@ def _explained(
 
 
 def _left_out(snapshot: Snapshot, members: Sequence[Member]) -> str:
-    """Return why nodes are left out for the whole gang, in a sentence; empty if none are.
+    """Return a sentence that says why nodes are left out for the whole gang.
 
-    There are two causes. The maintenance of a node begins before the last member would end. Or another ComputeDomain
-    uses the node's channel of multi-node NVLink.
+    The sentence is empty if no node is left out. There are two causes. The maintenance of a node begins before the last
+    member would end. Or another ComputeDomain uses the node's channel of multi-node NVLink.
     """
     picture, lasts_s = snapshot.picture, longest(member.wish.ask.lasts_s for member in members)
     ask = msgspec.structs.replace(members[0].wish.ask, lasts_s=lasts_s)
@@ -251,11 +251,11 @@ def _left_out(snapshot: Snapshot, members: Sequence[Member]) -> str:
 
 
 def _lacking(snapshot: Snapshot, asked: Asked, kept: Collection[Member]) -> list[str]:
-    """Return sentences with why nodes are left out, one for each role without enough nodes.
+    """Return sentences with why nodes are left out, for roles without enough nodes.
 
-    A role is all pods with equal requests. A sentence names the first pod of the role that needs a place. If only GPUs
-    are missing, there is no sentence. ``asked`` is the gang as the allocator sees it. Members in ``kept`` keep their
-    places.
+    A role is all pods with equal requests. There is one sentence for each of the first ``MOST_LACKING`` roles. A
+    sentence names the first pod of the role that needs a place. If only GPUs are missing, there is no sentence.
+    ``asked`` is the gang as the allocator sees it. Members in ``kept`` keep their places.
     """
     neighbours, texts, end = snapshot.picture.neighbours, list[str](), 0
     lasts_s = longest(member.wish.ask.lasts_s for member in asked.members)
@@ -325,7 +325,7 @@ def is_placed(picture: Picture, member: Member) -> bool:
 
 
 def placed(picture: Picture, pod: Pod) -> Member | None:
-    """Return a gang's placed pod as a member for ``plan``; None if the pod has no place.
+    """Return a gang's placed pod as a member for ``plan``; None without a place.
 
     Other members are placed near it. A pod whose claim is about to be created counts, too. The member differs from the
     pod in two points:

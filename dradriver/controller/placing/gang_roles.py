@@ -68,7 +68,8 @@ def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, ke
         kept: The members that keep their places. If there are any, the gang needs places for all other members.
 
     Raises:
-        NoPlaceError: The NICs of the cluster are not read yet.
+        NoPlaceError: The NICs of the cluster are not read yet, or the driver cannot choose all NICs that must be near
+            GPUs.
         WordError: The request of a member is not possible for a gang.
     """
     picture, wants = snapshot.picture, terms.wants or Gang()  # the author's annotations; ``Gang()`` asks for nothing
@@ -225,8 +226,9 @@ def _role(
 def _eligible(snapshot: Snapshot, wish: PlacementRequest, open_nodes: Bools) -> Bools:
     """Return a mask of the nodes that pods with this request may use: (rows,).
 
-    Only nodes of ``open_nodes`` are included. On these nodes the pods' rules about placed pods hold. Their claims of
-    other drivers, and their channel of multi-node NVLink, are usable there. There is one row per node.
+    Only nodes of ``open_nodes`` are included. On these nodes the pods' rules about placed pods hold, and no placed pod
+    excludes them. Their claims of other drivers, and their channel of multi-node NVLink, are usable there. There is one
+    row per node.
     """
     picture, fit = snapshot.picture, snapshot.narrowed(open_nodes.copy())
     if wish.rules is not None:

@@ -165,7 +165,7 @@ def _apart_on_nodes(roles: RoleRules) -> list[tuple[int, ...]]:
     * If the pods of a role exclude each other, each uses ``_FULL``: the whole node.
     * If a role excludes a role of this kind, or is excluded by it, each of its pods uses 1. So many of them fit on a
       node, but not together with a pod of that role.
-    * If some roles exclude others, and none excludes its own pods, there are two sides. The side with fewer pods is
+    * If roles that do not exclude themselves exclude other roles, there are two sides. The side with fewer pods is
       treated as if its pods excluded each other.
     """
     holders: dict[Chosen, set[int]] = {}
@@ -202,10 +202,12 @@ def _spread_on_nodes(picture: Picture, roles: RoleRules, rules: Rules, spread: S
     """Return how many more pods each node may have by a topology spread by hostname.
 
     The shape is (rows,). The number is the fewest pods of any node, plus the skew, less the pods that the node has now.
-    It is 0 if this is negative. There is one row per node.
+    It is 0 if this is negative. A node that the constraint does not count has no limit (``_FULL``). There is one row
+    per node.
 
     None if quotas cannot stand for the constraint. This is so if the gang's own pods could raise the number on the node
-    with the fewest pods, and so change these numbers. Then ``gang_cells`` evaluates the constraint.
+    with the fewest pods, and so change these numbers. It is also so if the constraint counts other pods of the gang
+    than those that have it. Then ``gang_cells`` evaluates the constraint.
 
     Args:
         picture: The cluster cache.

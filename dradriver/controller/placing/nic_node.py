@@ -34,8 +34,8 @@ class NicSearchEffort:
     """The remaining effort of a search for NICs on several nodes.
 
     The effort limits how many nodes are searched. On each node it also limits the search: how many values for the
-    constraints, and how many sets of GPUs, are tried. The first node is always searched completely, so that each new
-    search makes progress.
+    constraints, and how many sets of GPUs, are tried. The first node is always searched, with at most ``MOST_TRIES``
+    further tries, so that each new search makes progress.
 
     Attributes:
         ended: Whether the search of the current node stopped before it was complete.

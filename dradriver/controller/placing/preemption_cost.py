@@ -25,7 +25,7 @@ class Cost(NamedTuple):
     Attributes:
         priority: The highest priority among the workloads.
         workloads: The number of workloads.
-        lost: The GPU time that they lose, in multiples of ``ROUNDED_S``.
+        lost: The GPU time that they lose, in multiples of ``ROUNDED_S`` GPU-seconds.
     """
 
     priority: int

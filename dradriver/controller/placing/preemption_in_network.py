@@ -212,7 +212,7 @@ def _in_part(search: Search, rooms: Sequence[_Room]) -> Found | None:
 
 
 def _users(search: Search, pieces: Collection[Piece], places: Mapping[Member, Placement]) -> frozenset[Key]:
-    """Return the workloads that use GPUs of the places: only these must really end.
+    """Return the workloads that use GPUs of the places, so that they must end.
 
     ``pieces`` are the parts of workloads on single nodes.
     """

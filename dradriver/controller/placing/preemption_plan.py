@@ -29,6 +29,8 @@ def plan_preemption(
 ) -> Found | None:
     """Return the places with the cheapest victims; None if preemption does not help.
 
+    None, too, if a pod requests fractions or shares its claim.
+
     Args:
         picture: The cluster cache.
         members: The pods that need places, in the order of their ranks; none of them has a claim.

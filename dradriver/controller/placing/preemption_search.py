@@ -221,7 +221,7 @@ def spared(
     order: Iterable[Piece],
     simulate: Callable[[list[Piece]], dict[Member, Placement] | None],
 ) -> tuple[list[Piece], dict[Member, Placement] | None]:
-    """Remove victims one by one from a list as long as there are still places.
+    """Remove from a list each victim that need not end for the places.
 
     Returns the victims that are left and must end, and the places.
 

@@ -205,7 +205,9 @@ class Reservable:
     def _first(
         self, wish: PlacementRequest, fleet: Fleet, node: str, ready: Sequence[tuple[Ready, str]], ends: _Ends
     ) -> Candidate | None:
-        """Return the node's first set of GPUs that becomes free and fits a pod; None if there is none.
+        """Return a node's first set of GPUs that becomes free and fits a pod.
+
+        None if there is none.
 
         Args:
             wish: The pod's request.
@@ -256,8 +258,8 @@ class Reservable:
     async def _best_of_gang(self, workload: PendingWorkload, allowance: Allowance, gang: GangTerms) -> Candidate | None:
         """Return the GPUs of a gang's plan on the nodes that become free first.
 
-        ``allowance`` says which pods may have a place under the limits, and on which GPUs. ``gang`` is the
-        gang's request as a whole. Returns None if there is no plan.
+        ``allowance`` says which pods may have a place under the limits, and on which GPUs. ``gang`` is the gang's
+        request as a whole. Returns None if there is no plan, or if it has more than ``MOST_GPUS`` GPUs.
         """
         ends = _Ends(self._picture, self._clock(), workload)
         nodes = [node for node, is_open in self._nodes(self._open_to_any(workload, allowance)) if is_open]

@@ -64,7 +64,7 @@ class Prerequisites:
             self._templates.want(template)
 
     def missing(self, key: Key, pod: Pod) -> Missing | None:
-        """Return what a gated pod without a claim lacks; None if it lacks nothing."""
+        """Return what a gated pod without a claim lacks; None for nothing, or other pods."""
         if not pod.gated or (missing := self._missing(key, pod)) is None:
             return None
         return missing if self._picture.claim_of(pod) is None else None

@@ -60,9 +60,10 @@ class TemplateReader:
             self._rounds.fail(key)
 
     async def _read(self, key: Key) -> bool:
-        """Read a template if a pod still needs it; return False if no pod needs it, or if it cannot be read now.
+        """Read a template if a pod still needs it; return whether it was read.
 
-        A template that does not exist counts as read. So does one that another reader has stored meanwhile.
+        False if no pod needs it, or if it cannot be read now. A template that does not exist counts as read. So does
+        one that another reader has stored meanwhile.
         """
         if not self._picture.templates.pods(key):
             self._wanted.pop(key, None)

@@ -51,7 +51,8 @@ class UnreadClaims:
     def tell(self, unread: Unread) -> None:
         """Request an Event about ``unread``, a claim that cannot be read completely.
 
-        Nothing is done if the last Event about this claim had the same error.
+        Nothing is done if the last Event about this claim had the same error, or if ``MOST`` other claims wait for an
+        Event.
         """
         uid = unread.identity.uid
         if uid and self._told.get(uid) != unread.why and (uid in self._waiting or len(self._waiting) < MOST):

@@ -55,7 +55,8 @@ class Place(msgspec.Struct, frozen=True):
     """Some members need places.
 
     Attributes:
-        members: The single pod, all members of a gang that has not started, or members that came later.
+        members: The single pod; or the members of a gang that can get places, at most its full size; or the members for
+            which the plan of a gang still lacks claims.
         least: How few of these a gang may start with if not all find places.
         until: When the claims of the other members are revoked if no place is found, by the event loop's clock; None
             for never.

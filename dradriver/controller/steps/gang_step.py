@@ -243,8 +243,9 @@ def _until(state: GangState, now: float, deadlines: Deadlines) -> float:
 def _overdue(state: GangState, now: float, deadlines: Deadlines) -> Release | float:
     """Return the release of a gang's claims if their deadline has passed; else the deadline.
 
-    So an incomplete gang does not keep GPUs from other workloads for long. ``deadlines`` says how long the scheduler
-    may take.
+    The deadline is earlier if the scheduler refuses a member. If it has passed and no claim may be deleted, the result
+    is when to check again. So an incomplete gang does not keep GPUs from other workloads for long. ``deadlines`` says
+    how long the scheduler may take.
     """
     workload, claims = state.workload, state.claims
     waiting = [

@@ -94,7 +94,8 @@ class GangState(msgspec.Struct, frozen=True):
     Attributes:
         workload: The gang: its living pods in the order of their ranks.
         size: The least number of pods to start with, and the full number; a Reason if unknown; None while it is read.
-        done: How many pods succeeded and need no place.
+        done: How many pods of the gang's size need no place, for example because they succeeded
+            (``gang_sizes.done_of``).
         claims: The claims that members own, by the uid of the pod.
         lacking: The members that no plan can include now, by uid, each with what it lacks. The value is None while that
             is being read.
@@ -138,8 +139,8 @@ class GangState(msgspec.Struct, frozen=True):
     def is_hindered(self) -> bool:
         """Whether the observed gang cannot go on because of its members or claims.
 
-        A member that it needs is blocked, a claim must not be used, or a claim is being deleted. While this is so, the
-        scheduler's deadlines do not count.
+        A member that it needs is blocked, a claim must not be used, or a claim is being deleted. While this is so, only
+        the deadline of the gang's claims counts, not how long the scheduler refuses a pod.
         """
         is_blocked = self.blocked is not None and self.lacks_members
         return is_blocked or self.meddled is not None or self.is_leaving
@@ -177,7 +178,7 @@ def observe_gang(
         size: The least number of pods to start with, and the full number; a Reason if unknown; None while it is read.
             Claims that exist keep the size that is written in them.
         now: The time by the event loop's clock.
-        done: How many pods succeeded.
+        done: How many pods of the gang's size need no place (``gang_sizes.done_of``).
         wall: The time in seconds since the epoch, in which deadlines on claims are written; None for this process's
             clock.
     """
@@ -304,8 +305,8 @@ def _gang_state(
     """Return the state of a gang that has not started.
 
     If several members are blocked or meddled with, the state has the reason of the first one. ``size`` has the least
-    and the full number of pods, ``done`` is how many succeeded. ``now`` is by the event loop's clock, ``wall`` in
-    seconds since the epoch.
+    and the full number of pods, ``done`` is how many of them need no place. ``now`` is by the event loop's clock,
+    ``wall`` in seconds since the epoch.
     """
     claims: dict[str, ClaimRecord] = {}
     lacking: dict[str, Reason | None] = {}

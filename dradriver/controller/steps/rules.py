@@ -40,9 +40,9 @@ def broken_by(claim: ClaimRecord, picture: Picture) -> WithdrawReason | None:
 def is_seated(member: Member, claim: ClaimRecord) -> bool:
     """Return whether the scheduler keeps GPUs and a node for a gang member.
 
-    This is not so in two cases. A pod of higher priority took the place: then the claim has its GPUs, but is reserved
-    for no pod. Or the scheduler was told that the gang barrier, which keeps pods unbound, is off: then it releases the
-    pod.
+    This is not so without allocated devices, or while the claim is being deleted. Nor is it so in two other cases. A
+    pod of higher priority took the place: then the claim has its GPUs, but is reserved for no pod. Or the scheduler was
+    told that the gang barrier, which keeps pods unbound, is off: then it releases the pod.
     """
     is_off = claim.seat is not None and OFF in claim.seat.told
     return claim.devices is not None and member.uid in claim.users and not claim.deleting and not is_off

@@ -1,4 +1,4 @@
-"""The causes for which the controller takes a pod's chosen GPUs back."""
+"""The causes for which the controller revokes the GPUs that it chose for a pod, by deleting the pod's claim."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dradriver.reason import Cause, Reason
 
 
 class WithdrawReason(enum.StrEnum):
-    """Why the controller takes a pod's chosen GPUs back; the values are metric labels."""
+    """Why the controller revokes GPUs that it chose for a pod; values are metric labels."""
 
     TAKEN = "taken"  # another claim was given one of its devices
     GONE = "gone"  # one of its devices is not offered any more

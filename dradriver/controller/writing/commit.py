@@ -78,6 +78,7 @@ class Commit:
 
         Raises:
             MovedOnError: Something changed meanwhile; look again.
+            CrowdedError: Other programs kept changing the namespace's quota.
             PausedError: The server wants a pause. Some claims exist; go on later.
             UnsureError: A claim may exist; read it from the server before any other write. Nothing was undone.
             ApiError: The server refuses a write.
@@ -250,6 +251,7 @@ class Commit:
 
         Raises:
             MovedOnError: Something changed meanwhile; look again.
+            CrowdedError: Other programs kept changing the namespace's quota.
             PausedError: The server wants a pause. The claim exists; remove the gate later.
             UnsureError: The claim may exist; read it from the server before any other write.
             ApiError: The server refuses.
@@ -269,8 +271,8 @@ class Commit:
     async def settle(self, member: Member, step: Settle, slot: Slot) -> None:
         """Correct a pod's annotations, the owners of its claim, and nominated nodes.
 
-        ``step`` says what to correct; ``slot`` is the workload's right to write. It raises the same errors as the
-        method ``go``.
+        ``step`` says what to correct; ``slot`` is the workload's right to write. It raises MovedOnError if the pod or
+        its claim was changed meanwhile, and otherwise the same errors as ``go``.
         """
         if step.joins is not None:
             await self._writer.owners.adopt(member.pod, step.joins.uid)
@@ -380,8 +382,8 @@ class Commit:
     async def _nominate(self, member: Member, node: str | None) -> None:
         """Set ``nominatedNodeName`` of a pod to a node; None removes it.
 
-        The scheduler then keeps the pod's CPU and memory on the node, and tries this node first. If the controller may
-        not write the status of pods, the pod stays unchanged.
+        The scheduler then keeps the pod's CPU and memory on the node, and tries this node first. If the API server
+        refuses this write, the pod stays unchanged, and the controller does not nominate it again.
         """
         pod = self._now(member)
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node}}

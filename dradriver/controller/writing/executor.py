@@ -161,13 +161,14 @@ class Executor:
         self.start(workload, lambda slot: self.commit.go(claims, slot))
 
     def settle(self, workload: PendingWorkload, step: Settle) -> None:
-        """Start the corrections in ``step``, such as of annotations, of a workload's pods."""
+        """Start to correct a workload's pods, for example their annotations, as ``step`` says."""
         self.start(workload, lambda slot: self.commit.settle(workload.lead, step, slot))
 
     def release(self, workload: PendingWorkload, step: Release) -> None:
         """Start to delete claims of a workload, as ``step`` says.
 
-        If the cause in ``step`` can occur again, the workload then waits before its next try.
+        If ``step`` has a cause and a reason, an unbound workload then waits before its next try. Without a reason it
+        waits only if that happened a short time ago, too.
         """
         self.start(workload, lambda slot: self._release(workload, step, slot))
 
@@ -262,8 +263,8 @@ class Executor:
     def begin_anew(self, workload: PendingWorkload, cause: WithdrawReason) -> None:
         """Record that a workload begins again because its claims were deleted.
 
-        ``cause`` says why they were deleted. If that has happened several times, the workload waits first, and its pods
-        show why.
+        ``cause`` says why they were deleted. If that happened a short time ago, too, the workload waits first, and its
+        pods show why.
         """
         if workload.failures.begins_anew(asyncio.get_running_loop().time()):
             self._wait(workload, again(cause))
@@ -426,7 +427,7 @@ class Executor:
             self._agenda.add(workload.key)
 
     async def _still_gated(self, workload: PendingWorkload) -> list[Member]:
-        """Return the members whose pods still have their gates at the API server.
+        """Return the members, without those whose gate was removed at the API server meanwhile.
 
         All pods are read at the same time. Otherwise the reads of a large gang would take so long that the server seems
         slow.

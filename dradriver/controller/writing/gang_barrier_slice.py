@@ -115,7 +115,7 @@ class SeatSlice:
             metrics.BARRIER.set(0)
 
     async def look(self) -> bool:
-        """Create or correct the slice, and set ``Picture.barrier``; return whether this worked.
+        """Create or correct the slice, and set ``Picture.barrier``; return False after an error.
 
         If the server is in trouble, ``Picture.barrier`` stays unchanged. If the server refuses the slice,
         ``Picture.barrier`` becomes False.

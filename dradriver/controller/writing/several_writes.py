@@ -48,7 +48,8 @@ async def each(actions: Iterable[Action], *, at_once: int, on_error: Callable[[E
 def _mildness(error: Exception) -> int:
     """Return the rank of an error; the error with the lowest rank is raised.
 
-    Creations with an unknown outcome have the lowest rank, then failures of the server itself, then other refusals.
+    Creations with an unknown outcome have the lowest rank, then failures of the server itself, then other refusals,
+    then all other errors.
     """
     if isinstance(error, UnsureError):
         return 0

@@ -131,7 +131,7 @@ class TemplateWriter:
         return min((at for at in (self._rounds.begin(group), expires) if at is not None), default=None)
 
     def _look(self, key: Key) -> None:
-        """Request the check of a template that pods use, or the deletion of one that stays unused."""
+        """Request the check of a used template, or the deletion of a long unused one."""
         made = self._templates.get(key)
         used = key in self._users
         # One that is being deleted may stay for long: anybody can give it a finalizer.

@@ -212,7 +212,7 @@ class UsageStore:
         self._warned.pop("", None)
 
     async def write(self) -> None:
-        """Store the hours whose usage has grown: the current hour, and hours of past days.
+        """Store the hours whose usage has grown: the current hour, and past hours.
 
         If a ConfigMap cannot be written, the next call tries it again. The others are written nevertheless.
 

@@ -120,7 +120,7 @@ def outcome(error: DriverError) -> Outcome:
 
 
 def reason_of(error: ApiError | Unreachable, *, is_gang: bool) -> Reason:
-    """Return the reason of a pod, or of a gang's pods if ``is_gang``, after a failed write.
+    """Return the reason of a pod, or of a gang's pods, after a failed write.
 
     A refusal is a sentence with the server's text and what would help. Only the text shows that a quota refused
     (``plugin/pkg/admission/resourcequota/controller.go`` of Kubernetes 1.36).
@@ -140,7 +140,7 @@ def reason_of(error: ApiError | Unreachable, *, is_gang: bool) -> Reason:
 
 
 def _server_text(error: ApiError) -> str:
-    """Return the text of a refusal on one line and shortened, without the object's name in front.
+    """Return a refusal's text shortened, on one line, without the object's name in front.
 
     No object has the name of a claim that was not created, so it would only mislead.
     """
@@ -150,7 +150,10 @@ def _server_text(error: ApiError) -> str:
 
 
 def refusal_in(reason: str) -> tuple[str, str]:
-    """Return the refusal that a pod's recorded reason is, and what would help; two empty texts if it is none."""
+    """Return the refusal in a pod's recorded reason, and what would help.
+
+    Both texts are empty if the reason is no refusal.
+    """
     for helps in (_QUOTA_HELP, _OTHER_HELP):
         if reason.startswith(_REFUSES) and reason.endswith(helps):
             return reason.removesuffix(helps).rstrip(), helps
