@@ -213,7 +213,7 @@ class Agent:
         self._record.changed.add(self._pod_events.poke)
 
     def _serve(self, check_s: float) -> None:
-        """Create the plugin that the kubelet calls, and the stream of device health that it watches.
+        """Create the plugin that the kubelet calls, and the stream of device health that the kubelet watches.
 
         ``check_s`` is the number of seconds between two checks that the plugin's sockets exist.
         """
@@ -269,7 +269,7 @@ class Agent:
 
     @property
     def gpus(self) -> str:
-        """Return the vendor of the agent's GPUs, for log lines, and whether they are simulated."""
+        """Return a text for log lines: the vendor of the agent's GPUs, and whether the GPUs are simulated."""
         how = " simulated" if self._options.discovery == "simulated" else ""
         return f"{self._hardware.vendor.word}'s{how}"
 
@@ -306,9 +306,10 @@ class Agent:
         return None if node is None else Reference("Node", "", node.metadata.name, node.metadata.uid)
 
     def _active_ports(self, machine: Machine) -> Mapping[str, Sequence[int]] | None:
-        """Return the numbers of each network card's active ports, by card, from the last reading.
+        """Return the numbers of each network card's active ports, by the card's name.
 
-        The result is None before the first reading. A simulated card of ``machine`` has one active port.
+        The numbers are from the last reading of the ports; the result is None before the first. On a simulated node,
+        each card of ``machine`` has one active port.
         """
         return {nic.name: (1,) for nic in machine.nics} if self._nics is None else self._nics.active()
 

@@ -24,7 +24,8 @@ def write(path: Path, data: bytes, *, durable: bool = True) -> None:
         durable: Whether the content must survive a power cut; if so, the call waits for the disk.
 
     Raises:
-        OSError: The content is not written; the old file is unchanged.
+        OSError: The content could not be written, and the old file is unchanged. Or the new content is in place, but
+            a power cut may still restore the old content.
     """
     # Agents run in the host's PID namespace, so no other agent has the same temporary name.
     temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
@@ -67,7 +68,8 @@ def move(path: Path, to: Path) -> None:
     An existing file of the new name is replaced.
 
     Raises:
-        OSError: The file could not be renamed and keeps its name.
+        OSError: The file could not be renamed and keeps its name. Or it is renamed, but a power cut may still undo
+            this.
     """
     os.replace(path, to)
     _sync(path.parent)
@@ -78,7 +80,10 @@ def remove(path: Path, *, durable: bool = True) -> None:
 
     Args:
         path: The file.
-        durable: Whether the removal must survive a power cut.
+        durable: Whether the removal must survive a power cut; if so, the call waits for the disk.
+
+    Raises:
+        OSError: The file could not be removed, or a power cut may still restore it.
     """
     with contextlib.suppress(FileNotFoundError):
         try:

@@ -20,8 +20,8 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of fault.
 
     Attributes:
-        effect: Effect of the taint: ``NoSchedule`` keeps new pods off the GPU, ``None`` only informs. No effect evicts
-            pods that run already.
+        effect: Effect of the taint: ``NoSchedule`` keeps new pods off the GPU, ``None`` only informs. Neither effect
+            ends pods that run already.
         words: The meaning of the fault, in words.
         advice: The repair, in one or two sentences.
         values: By value of the fault, such as the number of an XID: the meaning and repair of this value.
@@ -183,7 +183,7 @@ class Fault(msgspec.Struct, frozen=True, order=True):
     Attributes:
         kind: A key of ``KINDS``.
         value: Value of the taint, a few letters and digits, for example ``79`` for an XID; may be empty.
-        said: The observation, for people.
+        said: What the agent observed, in words.
     """
 
     kind: str

@@ -113,11 +113,11 @@ def backend(
 
 
 def _amd(options: Options, root: Path, nics: KeptNics | None, *, prepares: bool) -> Backend:
-    """Return the backend for AMD's GPUs below ``root``.
+    """Return the code that reads AMD's GPUs.
 
-    A table numbers the GPUs by their places in the server (slots). AMD's table has its own folder, because the agent's
-    folder has NVIDIA's table. ``nics`` are the network cards of earlier readings. ``prepares`` says whether this agent
-    gives GPUs to containers.
+    ``root`` is the folder that contains the /sys and /dev of the GPUs. A table numbers the GPUs by their places in the
+    server (slots). AMD's table has its own folder, because the agent's folder has NVIDIA's table. ``nics`` are the
+    network cards of earlier readings. ``prepares`` says whether this agent gives GPUs to containers.
     """
     base = None
     if prepares:

@@ -109,6 +109,8 @@ class Journal(Generic[T]):
     def get(self, key: str) -> Entry[T] | None:
         """Return an entry of the journal; None if it does not exist, is damaged, or a newer agent wrote it.
 
+        A damaged file is renamed. A newer agent's file is renamed, too, except if that agent runs now.
+
         Raises:
             ClaimError: The key cannot be a file name.
             OSError: The file cannot be read for another reason than damage.
@@ -145,9 +147,10 @@ class Journal(Generic[T]):
         return self._decoded[key]
 
     def has(self, key: str, stamp: Stamp) -> bool:
-        """Return whether an entry still has this stamp: its file was not changed since.
+        """Return whether an entry still has this stamp.
 
-        The stamp identifies the state of the file. If there is no entry, the result is False.
+        If so, its file was not changed since the stamp was read: the stamp identifies the state of the file. If there
+        is no entry, the result is False.
 
         Raises:
             OSError: The file cannot be read.
@@ -156,7 +159,7 @@ class Journal(Generic[T]):
         return entry is not None and entry.stamp == stamp
 
     def __len__(self) -> int:
-        """Return the number of entries, including entries that cannot be read."""
+        """Return the number of entries, without renamed files."""
         return sum(1 for _ in self._folder.glob(f"*{_SUFFIX}"))
 
     def unreadable_keys(self) -> set[str]:

@@ -42,7 +42,10 @@ class Thread:
         return await future
 
     def put(self, work: Callable[[], None]) -> None:
-        """Queue a function that cannot fail; the thread runs it after all earlier work."""
+        """Queue a function that cannot fail; the thread runs it after all earlier work.
+
+        If the thread never had work, the caller runs the function at once.
+        """
         if self._started:
             self._works.put(work)
         else:

@@ -316,8 +316,8 @@ class Making:
     async def _undo(self, made: Sequence[Made]) -> dict[str, NotYetError]:
         """Undo hardware changes, the last first, and remove their entries in the hardware journal.
 
-        ``made`` are the entries of the changes. A change that could not be undone keeps its entry. If the driver does
-        not answer once, the driver is not asked again.
+        ``made`` are the entries of the changes. A change that could not be undone keeps its entry. After the first
+        change for which the driver does not answer, the driver is not asked about the remaining changes.
 
         Returns:
             The errors by the keys of the entries.

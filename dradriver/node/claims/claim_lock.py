@@ -23,7 +23,7 @@ async def claim_locked(path: Path, uid: str, *, until: float) -> AsyncIterator[i
     Args:
         path: The file with the locks of all claims; other instances of the agent on this node use the same file.
         uid: The claim's uid.
-        until: When to stop waiting for an earlier call for the claim, by the event loop's clock.
+        until: When to stop waiting for an earlier call for the claim, in seconds of the event loop's clock.
 
     Raises:
         EarlierCallError: An earlier call for the claim did not end by ``until``.

@@ -53,7 +53,7 @@ class ClaimReader:
         Raises:
             GoneError: There is no claim of this name.
             AnotherError: The claim of this name has another uid.
-            NotYetError: The server does not answer, or its answer is not a claim.
+            NotYetError: The server does not answer or refuses the request, or its answer is not a claim.
         """
         # The kubelet's call may be near its end: even then the server gets ``_LEAST_GET_S``.
         left_s = until - asyncio.get_running_loop().time()

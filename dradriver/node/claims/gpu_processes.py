@@ -45,8 +45,8 @@ _MOST_PIDS: Final = 8
 def asked_of(discovery: Discovery) -> Processes:
     """Return a function that lists the processes on GPUs.
 
-    ``discovery`` is the code that reads this node's GPUs. If it is slow because the GPU driver can hang, the function
-    calls it in a thread with a time limit.
+    ``discovery`` is the code that reads this node's GPUs. If its queries can hang in the GPU driver
+    (``discovery.slow``), the function makes them in a thread with a time limit.
     """
     thread = Thread("processes")
 
@@ -79,8 +79,8 @@ async def raise_if_occupied(processes: Processes, planned: Plan, ledgers: Ledger
         planned: The claim that will be prepared.
         ledgers: The claims that are prepared.
         lock: The file lock that protects the files of ``ledgers``.
-        until: When the driver must have answered, by the event loop's clock; the driver always gets at least one
-            second.
+        until: When the driver must have answered, in seconds of the event loop's clock; the driver always gets at
+            least one second.
 
     Raises:
         DeviceBusyError: Processes are on a GPU that another claim still has.
@@ -133,7 +133,7 @@ async def _processes_in_words(processes: Processes, own: Sequence[str], *, until
     Args:
         processes: Returns the processes that are on GPUs.
         own: The uuids of the GPUs.
-        until: When the driver must have answered, by the event loop's clock.
+        until: When the driver must have answered, in seconds of the event loop's clock.
 
     Raises:
         NotYetError: The driver does not answer in time.

@@ -38,7 +38,7 @@ class Ledgers:
     The caller holds the node's lock, a file lock that all agents on this node share, around every method.
 
     Attributes:
-        claims: The checkpoint: the prepared claims, as the agent answered them to the kubelet.
+        claims: The checkpoint: the prepared claims, with the answers that the kubelet got.
         made: The hardware journal: the devices that were made on hardware.
         cdi: The CDI specs.
         mounted: The files that the specs mount.
@@ -77,9 +77,12 @@ class Ledgers:
     def recover(self) -> None:
         """Write the CDI specs that prepared claims need, and remove all others.
 
-        A claim gets a CDI spec if both conditions are met. All MIG instances and shares that were made for the claim
-        still exist, and all its GPUs are present. If a GPU is absent, another GPU may have its device nodes now. An
-        agent may call this method at any time, for example after a crash. If the files of one claim fail, the other
+        A prepared claim needs a spec if all its GPUs are present with the same device nodes, and all MIG instances and
+        shares that were made for it still exist. If a GPU is absent, another GPU may have its device nodes now. The
+        spec of a claim with an unreadable entry stays, because its pod may run.
+
+        The method also removes hardware journal entries of an earlier boot, and mounted files of claims that are not
+        prepared. An agent may call it at any time, for example after a crash. If a spec cannot be written, the other
         claims are repaired before the error is raised.
 
         Raises:
@@ -252,7 +255,7 @@ class Ledgers:
         journal.
 
         Raises:
-            OSError: A file could not be removed; the claim is still prepared.
+            OSError: A file could not be removed; the claim may still be in the checkpoint.
         """
         self.cdi.remove(uid)
         self.claims.remove(uid)
@@ -304,10 +307,11 @@ class Ledgers:
 
         1. Another prepared claim has the same device.
         2. The GPU is exclusive, so one namespace at a time may use its fractions, and another namespace uses it. A
-           claim that is in the checkpoint already is exempt: it may share a GPU that became exclusive later. Otherwise
-           the claims on this GPU would refuse each other after a reboot.
-        3. A MIG instance or share is still on the hardware for a claim that is not prepared any more. The namespace of
-           this claim is not checked, because the record does not name it.
+           claim whose checkpoint entry cannot be read counts as another namespace. If ``planned`` is in the checkpoint
+           already, it is exempt: it may share a GPU that became exclusive later. Otherwise the claims on this GPU
+           would refuse each other after a reboot.
+        3. A MIG instance or share of a claim that is not prepared any more is still on the hardware, and excludes a
+           planned device. The namespace of that claim is not checked, because the hardware journal does not name it.
 
         Raises:
             DeviceBusyError: A device is taken.

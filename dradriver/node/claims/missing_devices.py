@@ -43,9 +43,10 @@ def lacks_instance(prepared: PreparedClaim, machine: Machine | None) -> bool:
 
 
 def awaited(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether a MIG instance that another program made for a prepared claim is missing now.
+    """Return whether a prepared claim lacks a MIG instance that another program had made.
 
-    The agent does not make this instance again, but waits until the other program does.
+    The claim lacks it if the GPU has no instance of this profile at this place. The agent does not make the instance
+    again, but waits until the other program does.
     """
     return any(
         device.wanted.found and device.wanted.placed not in {(one.profile_id, one.start) for one in there}

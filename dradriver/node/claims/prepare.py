@@ -124,9 +124,10 @@ class Preparer:
         self._not_ready: set[str] = set()  # uids of claims that this process prepared and that cannot be used yet
 
     async def recover(self) -> None:
-        """Write the CDI spec of every prepared claim and remove all other specs, after a crash or reboot.
+        """Write the CDI specs that prepared claims need and remove all others, after a crash or reboot.
 
-        This method does not change hardware. ``clean`` does that, because a change may have to wait for the GPU driver.
+        ``Ledgers.recover`` says which claims need a spec. This method does not change hardware. ``clean`` does that,
+        because a change may have to wait for the GPU driver.
 
         Raises:
             DriverError: Another instance of the agent does not release the lock.
@@ -169,8 +170,8 @@ class Preparer:
     async def prepare(self, namespace: str, name: str, uid: str) -> PreparedClaim:
         """Prepare a claim and return it; a claim that is prepared already is read from the checkpoint.
 
-        The call tries again until its time budget is spent, in three cases: the API server does not answer, another
-        claim or a process still uses a device, or a GPU is lost.
+        If the reason of a failure may pass (``NotYetError``), the call tries again until its time budget is spent.
+        Examples: the API server does not answer, another claim or a process still uses a device, a GPU is lost.
 
         Args:
             namespace: The claim's namespace.
@@ -202,10 +203,14 @@ class Preparer:
                     await changed.wait()
 
     async def again(self, prepared: PreparedClaim) -> bool:
-        """Make the devices of a prepared claim again if one disappeared; return whether one had disappeared.
+        """Make the devices of a prepared claim again if one disappeared; return whether they were made again.
 
-        The method does nothing while another call for the claim runs. It also does nothing for claims of an earlier
-        boot, because the kubelet prepares them again.
+        The method does nothing in these cases:
+
+        * Another call for the claim runs.
+        * The claim was prepared in an earlier boot: the kubelet prepares it again.
+        * A GPU of the claim is missing.
+        * The missing device is a MIG instance that another program had made.
 
         Raises:
             DriverError: The device cannot be made now, or the hardware does not say whether it exists.
@@ -238,8 +243,8 @@ class Preparer:
         """Unprepare a claim: release its devices; a claim that is not prepared is no error.
 
         Raises:
-            ClaimError: The uid is not valid, a change could not be undone, a file could not be removed, or an earlier
-                call for the claim does not end.
+            ClaimError: The uid is not valid, a process uses a device that must be undone, a file could not be removed,
+                or an earlier call for the claim does not end.
         """
         checked_uid(uid)
         await self._lock_and_release(uid, patience_s=self._budget_s)
@@ -289,7 +294,7 @@ class Preparer:
             Whether the claim was unprepared.
 
         Raises:
-            DriverError: A file could not be read or removed, or a device could not be removed.
+            DriverError: A file could not be read or removed, or a process uses a device that must be undone.
         """
         with contextlib.suppress(EarlierCallError):
             return await self._lock_and_release(uid, stamp, patience_s=0)
@@ -304,9 +309,10 @@ class Preparer:
         return await self._making.clean()
 
     async def rest(self) -> dict[str, str]:
-        """End MIG mode on GPUs that are published whole and have no MIG instances.
+        """End MIG mode on GPUs without MIG instances that can leave the mode without a reset.
 
-        The result says, by GPU uuid, why MIG mode could not be ended. GPUs without a failure are left out.
+        Only GPUs on which the agent makes MIG instances for claims leave the mode. The result says, by GPU uuid, why
+        MIG mode could not be ended. GPUs without a failure are left out.
 
         Raises:
             DriverError: Another instance of the agent is changing hardware.
@@ -336,7 +342,7 @@ class Preparer:
         """Try once to prepare a claim, and return it.
 
         ``lock_fd`` is the open file descriptor that holds the claim's lock. ``until`` is the end of the call's time
-        budget, by the event loop's clock.
+        budget, in seconds of the event loop's clock.
 
         Raises:
             NotYetError: The claim cannot be prepared now; a later attempt may succeed.
@@ -433,7 +439,7 @@ class Preparer:
         Args:
             planned: The plan to prepare the claim.
             lock_fd: The open file descriptor that holds the claim's lock.
-            until: The end of the call's time budget, by the event loop's clock.
+            until: The end of the call's time budget, in seconds of the event loop's clock.
         """
         try:
             async with asyncio.timeout_at(max(until, asyncio.get_running_loop().time() + _LEAST_MAKE_S)):
@@ -459,7 +465,8 @@ class Preparer:
             patience_s: Seconds to wait for an earlier call for the claim.
 
         Raises:
-            DriverError: An earlier call does not end, a file could not be removed, or a device could not be removed.
+            DriverError: An earlier call does not end, a file could not be removed, or a process uses a device that must
+                be undone.
         """
         try:
             async with claim_locked(self._calls, uid, until=asyncio.get_running_loop().time() + patience_s) as lock_fd:

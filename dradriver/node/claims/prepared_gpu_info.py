@@ -22,10 +22,11 @@ _NUMBERED: Final = re.compile(r"(.+)-[0-9]+")
 
 
 def rows(claim: ResourceClaim, prepared: PreparedClaim, *, node: str) -> Iterator[tuple[str, ...]]:
-    """Yield the labels of a metric series for each prepared device of a claim.
+    """Yield the labels of a metric series for each prepared device and each pod of a claim.
 
-    The labels are uuid, node, namespace, pod, container and claim. Devices with admin access are left out. If a
-    container has two MIG slices of one GPU, the same labels occur twice.
+    At most eight pods are named (``MOST_PODS``). Without a pod, the label ``pod`` is empty. The labels are uuid, node,
+    namespace, pod, container and claim. Devices with admin access are left out. If a container has two MIG slices of
+    one GPU, the same labels occur twice.
     """
     users = sorted(user.name for user in claim.status.reserved_for if user.resource in ("pods", ""))
     container = _containers(claim)

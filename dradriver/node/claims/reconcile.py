@@ -37,7 +37,10 @@ class Reconciler:
     releases a claim only if all of this is true:
 
     * The claim looked unused in two passes in a row, and was not prepared again in between.
-    * No process is left on its GPUs. A process of a pod that was deleted by force may hang in the driver for ever.
+    * No process is left on its whole GPUs. A process of a pod that was deleted by force may hang in the driver for
+      ever.
+
+    For a claim with an unreadable checkpoint entry, two passes without the claim in the API are enough.
 
     The reconciler also keeps new pods off some GPUs that no claim has: a GPU with a process on it, and a GPU with a MIG
     instance or share of a claim that does not exist any more.

@@ -1,4 +1,4 @@
-"""Writes into a claim's status that its devices are ready and how they are linked.
+"""Writes into a claim's status that its devices are ready, how they are linked, and since when they are idle.
 
 The agent uses server-side apply. The list of devices in the status also has entries of other drivers, which a patch of
 the whole list would drop. So the agent needs rights only on this driver's entries, of claims on its own node.
@@ -62,7 +62,7 @@ class Statuses:
         self._refused = ""
 
     def put(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
-        """Queue the write of a claim's status; drop it if too many statuses wait to be written."""
+        """Queue the write of a claim's status, unless too many statuses wait already."""
         if prepared.uid not in self._waiting and len(self._waiting) >= _WAITING:
             metrics.STATUS_LOST.inc()
             return
@@ -170,8 +170,8 @@ def body(
     """Return the body that is applied to a claim's status, with an entry per device.
 
     The entry of a MIG instance or share identifies the fraction. For a claim that leaves the choice of the fraction to
-    the agent, no other field of the API does this. A MIG instance has ``profile``, ``placement`` and its own ``uuid``.
-    A share has ``cores`` (percent) and ``memory``. Both have ``parentUUID``, the uuid of the GPU.
+    the agent, no other field of the API identifies it. A MIG instance has ``profile``, ``placement`` and its own
+    ``uuid``. A share has ``cores`` (percent) and ``memory``. Both have ``parentUUID``, the uuid of the GPU.
 
     Args:
         claim: The claim, with its present status.
@@ -228,9 +228,9 @@ def body(
 
 
 def _ready_since(claim: ResourceClaim) -> str:
-    """Return, from a claim's status, the time since when all its devices are ready.
+    """Return, from a claim's status, the time since when this driver's devices are ready.
 
-    The text is empty if not all devices are ready, or if the status has no valid time.
+    The text is empty if no device is ready, if the ready devices have different times, or if a time is not valid.
     """
     ours = [one.conditions for one in claim.status.devices if one.driver == names.DRIVER]
     ready = {c.last_transition_time for conditions in ours for c in conditions if (c.type, c.status) == READY}

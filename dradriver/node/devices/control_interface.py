@@ -124,7 +124,7 @@ class Control(Protocol):
         """
 
     def stop_mps(self, gpu: str) -> None:
-        """Stop to serve MPS shares of a GPU, and wait until the MPS daemon has ended.
+        """Stop serving MPS shares of a GPU, and wait until the MPS daemon has ended.
 
         Programs that use a share end with the daemon.
         """

@@ -230,7 +230,7 @@ class DeviceManager:
 def _is_gone(error: HardwareError) -> bool:
     """Return whether an error means that the GPU does not exist any more, with everything that was made on it.
 
-    The driver finds a GPU by asking each GPU for its uuid. So it reports "GPU is lost" only if no GPU that answers has
+    The agent finds a GPU by asking each GPU for its uuid. So the error is "GPU is lost" only if no GPU that answers has
     the uuid.
     """
     return error.code in (NOT_FOUND, GPU_IS_LOST)

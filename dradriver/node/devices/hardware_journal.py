@@ -171,7 +171,7 @@ class HardwareJournal(Journal[Made]):
         return entry
 
     def of(self, owner: str) -> list[Made]:
-        """Return the hardware changes for the claim with the uid ``owner``, in the order of their intents.
+        """Return the hardware changes for the claim with the uid ``owner``, in the order of the claim's devices.
 
         Raises:
             OSError: The folder cannot be read.

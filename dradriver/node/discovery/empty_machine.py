@@ -27,7 +27,7 @@ class Nothing:
     slow = False
 
     def __init__(self, root: Path) -> None:
-        """Read only the server's name, from /sys below ``root``."""
+        """Read the server's name from /sys below ``root``, and nothing else."""
         self._machine = Machine(name=sysfs.product_name(root), gpus=(), links=(), paths=())
 
     def edits(self, gpu: Gpu) -> Edits:  # noqa: ARG002  # the signature

@@ -10,8 +10,8 @@ slots on the node, with one file for each slot. It numbers the GPUs of every rea
 
 A missing GPU keeps its slot until an administrator names it in the Node's annotation ``gpu.topology/removed-gpus``.
 
-If the table is empty or can be read only in part, the agent takes numbers from the published slices. If the slices do
-not help, a GPU that is not in the table gets no slot, because the part that cannot be read may have its slot.
+If the table is empty or can be read only in part, the agent also takes numbers from the published slices. If a file of
+the table cannot be read and the slices do not name a GPU, this GPU gets no slot: the file may have its slot.
 """
 
 from __future__ import annotations

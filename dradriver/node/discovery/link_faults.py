@@ -46,8 +46,8 @@ def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault
     A GPU should have as many links as the GPU of the same product that has the most. A GPU with fewer links has lost
     links, with these exceptions:
 
-    * A GPU with only direct links has no links at all: it has no NVLink bridge, which is no fault. If GPUs of the
-      product are connected to switches, it is a fault, because switches reach every GPU.
+    * No link of the GPU is up, and no GPU of its product is connected to a switch. Then the GPU has no NVLink bridge,
+      which is no fault. With switches it is a fault, because switches reach every GPU.
     * A GPU is missing, because it is lost, never started, or was given to a virtual machine. Its neighbours then lack
       their direct links to it, and are healthy. The agent may not know that a GPU is missing. So fewer direct links are
       a fault only if fewer links are missing in total than one GPU has.
@@ -84,7 +84,7 @@ def refused(machine: Machine, kept_off: Mapping[int, tuple[int, ...]]) -> dict[s
 
     Args:
         machine: The machine.
-        kept_off: By position of each of these GPUs: the positions of the GPUs to which it has no peer access.
+        kept_off: By the position of each GPU with the fault: the positions of the GPUs without peer access to it.
     """
     return {
         machine.gpus[i].uuid: (Fault("nvlink", "refused", _refused(machine, others)),) for i, others in kept_off.items()

@@ -36,7 +36,7 @@ class MachineWatch:
     Attributes:
         machine: The last successful reading; None before the first.
         trouble: The reason why the machine cannot be read, if the problem lasts; None while the machine can be read.
-        changed: An ``event.Event`` that occurs when ``machine`` has changed.
+        changed: An ``event.Event`` that occurs when ``machine`` has changed, or the numbers of its GPUs became final.
         looked: An ``event.Event`` that occurs after every reading, also if the reading failed or takes too long.
     """
 
@@ -79,7 +79,7 @@ class MachineWatch:
         self._found: Machine | None = None  # as the driver numbers the GPUs
 
     def last_known(self) -> Machine | None:
-        """Return the last reading of the machine.
+        """Return the last reading of the machine; None if there is none.
 
         If no reading has succeeded and the driver keeps failing, this is the machine that an earlier agent published.
         """

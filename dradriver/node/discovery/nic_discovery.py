@@ -53,8 +53,8 @@ def read_nics(root: Path, tree: PciTree, problems: list[Problem], kept: KeptNics
 def _bounded(cards: list[FoundNic]) -> tuple[list[FoundNic], str]:
     """Return the NICs to publish, and a text with the number of left-out NICs of each kind.
 
-    If there are more NICs than the driver publishes, virtual and scalable functions are left out first. The text is
-    empty if no NIC is left out.
+    If there are more than 64 NICs, all virtual and scalable functions are left out, then the last of the other NICs.
+    The text is empty if no NIC is left out.
     """
     if len(cards) <= _MOST_NICS:
         return cards, ""

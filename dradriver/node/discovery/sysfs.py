@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,12}")
 
 
 def text(path: Path) -> str:
-    """Return the text of a file of /sys, stripped; empty if it cannot be read."""
+    """Return the text of a file of /sys, without blanks at both ends; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8", "replace").strip()

@@ -51,7 +51,7 @@ class Record:
 
     A fault in force keeps its text and its time, even if later reports differ. Otherwise a number in the text that
     changes would cause a new write of the slice. A fault that comes again within an hour ends later: it must be gone
-    for four times as long as was needed the last time.
+    for four times as long as was needed the last time, but for no longer than 30 minutes.
 
     Attributes:
         changed: An ``event.Event`` that occurs when a fault came into force or is over.
@@ -128,7 +128,7 @@ class Record:
         return max(usual_s, min(4 * max(before_s, _FIRST_S), MOST_S))
 
     def adopt(self, published: Collection[tuple[str, str]]) -> None:
-        """Let faults count at once, without waiting, if an earlier agent has published their taints.
+        """Let faults come into force at once if an earlier agent has published their taints.
 
         Only faults that are seen now are affected. So a restart of the agent does not remove a taint for a while.
 
@@ -168,7 +168,11 @@ class Record:
         }
 
     def taints(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the faults in force as taints of devices, by uuid."""
+        """Return the faults in force as taints of devices, by the GPU's uuid.
+
+        A GPU has at most four taints, the limit of Kubernetes 1.34. Kinds of faults that never become a taint are left
+        out (``FaultKind.is_taint``).
+        """
         by_uuid = {
             uuid: [entry for entry in some if KINDS[entry.fault.kind].is_taint]
             for uuid, some in self.standing().items()

@@ -44,7 +44,8 @@ Work = Callable[[Mapping[str, int]], Awaitable[Mapping[str, GpuWork]]]
 def asked_of(discovery: Discovery) -> Work:
     """Return a function that measures the work of GPUs by ``discovery``.
 
-    If ``discovery`` is slow because the GPU driver can hang, the function calls it in a thread with a time limit.
+    If queries of ``discovery`` can hang in the GPU driver (``discovery.slow``), the function makes them in a thread
+    with a time limit.
     """
     thread = Thread("work")
 
@@ -105,7 +106,7 @@ class IdleWatch:
         self._users.pop(uid, None)
 
     def idle_since(self, uid: str) -> datetime.datetime | None:
-        """Return the time since when a claim's GPUs have been idle; None if they work, or if unknown."""
+        """Return since when a claim's GPUs have been idle; None if they are not, or if unknown."""
         quiet = self._quiet.get(uid)
         if quiet is None or self._clock() - quiet.seen > GAP_S:
             return None

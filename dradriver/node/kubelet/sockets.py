@@ -60,7 +60,7 @@ def paths(*, kubelet_root: Path, state_dir: Path, pod_uid: str) -> SocketPaths:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a socket file; None if there is no such file."""
+    """Return device number and inode number of a socket file; None if there is no such file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -101,7 +101,7 @@ def remove_own(path: Path, was: tuple[int, int] | None) -> None:
 
     Args:
         path: The path of the socket.
-        was: Device and inode of the socket when this agent made it; None if it made none.
+        was: Device number and inode number of the socket when this agent made it; None if it made none.
     """
     if was is not None and identity(path) == was:
         with contextlib.suppress(FileNotFoundError):

@@ -189,7 +189,7 @@ class Daemon:
             raise SetupError(f"MPS of GPU {self._gpu}: a container has taken the daemon's socket from its folder")
 
     def _socket(self) -> tuple[int, int] | None:
-        """Return device and inode of the socket that clients find; None if there is none.
+        """Return device number and inode number of the socket that clients find; None if there is none.
 
         A client may have put the socket there.
         """

@@ -110,7 +110,10 @@ class NicWatch:
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:
-        """Read and check the ports once. If they cannot be read, the last state stays."""
+        """Read and check the ports once.
+
+        If the ports cannot be read, the error is raised and the last reading stays.
+        """
         asks = self._direct is None or self._readings % GPUDIRECT_EVERY == 0
         self._readings += 1
         reading = beside(lambda: (tuple(self._read()), self._gpudirect() if asks else None))
@@ -147,9 +150,10 @@ class NicWatch:
                 metrics.NIC_ERRORS.add(max(0, total - before), at.nic, str(at.port), counter)
 
     async def _tell(self, nics: Sequence[NicState], found: Sequence[Trouble]) -> None:
-        """Write Events for faults of ports that have come or gone for some readings.
+        """Write Events for severe faults of ports that started or ended, if two readings in a row show it.
 
-        ``nics`` is the last reading, ``found`` the faults in it.
+        The kinds ``SEVERE`` slow down jobs. The end of a fault is reported only if the port is up and has no other
+        severe fault. ``nics`` is the last reading, ``found`` the faults in it.
         """
         about = self._about()
         if self._events is None or about is None:

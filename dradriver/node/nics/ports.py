@@ -132,7 +132,7 @@ def read(root: Path) -> tuple[NicState, ...]:
 
 
 def count(root: Path) -> int:
-    """Return the number of RDMA devices with ports, including devices that ``read`` leaves out."""
+    """Return the number of RDMA devices of this network namespace, even if ``read`` leaves some out."""
     return len(_names(root))
 
 

@@ -22,7 +22,8 @@ async def devices(client: Client, *, pool: str) -> AbstractSet[str] | None:
 
     The API server cannot select claims by node. So this function reads all claims, page by page, and keeps only the
     names. If a claim cannot be decoded, its readable part counts. Otherwise one claim of a tenant could make the answer
-    unknown. ``pool`` is the node's pool of devices. The result is None if the server does not answer.
+    unknown. Devices with admin access are left out. ``pool`` is the node's pool of devices. The result is None if the
+    server does not answer.
     """
 
     def own(claim: ResourceClaim) -> list[str] | None:

@@ -27,7 +27,7 @@ _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})  # the API server leaves 
 
 
 class Writes(msgspec.Struct, frozen=True, kw_only=True):
-    """The writes to a pool, in this order.
+    """The writes to a pool, to be made in the order of the attributes.
 
     Attributes:
         create: Slices to create.
@@ -176,7 +176,10 @@ def _with_generation(obj: Object, generation: int) -> Object:
 
 
 def _replacing(old: Object, new: Object) -> Object:
-    """Return the new slice with the labels and annotations that other programs wrote on the old slice."""
+    """Return the new slice as an update of the old one.
+
+    Labels, and annotations of other programs, are those of the old slice.
+    """
     metadata = {key: old["metadata"][key] for key in ("labels", "annotations", "uid") if key in old["metadata"]}
     theirs = {key: text for key, text in metadata.get("annotations", {}).items() if key not in _OUR_ANNOTATIONS}
     metadata["annotations"] = theirs | new["metadata"].get("annotations", {})

@@ -67,7 +67,7 @@ class Taints(Protocol):
         """Return the taints of GPUs by uuid, for their devices in slices."""
 
     def adopt(self, published: Collection[tuple[str, str]], /) -> None:
-        """Let faults count at once, without waiting, if an earlier agent has published their taints.
+        """Let faults come into force at once if an earlier agent has published their taints.
 
         So a restart of the agent does not remove a taint for a while. Called before ``taints``.
 
@@ -96,7 +96,8 @@ class LostGpus(Protocol):
 class Publisher:
     """Writes this node's slices while ``run`` runs.
 
-    If another driver hands out the GPUs, the slices describe the machine and have no devices.
+    In the add-on, where another driver allocates the GPUs, the slices describe the machine and have no devices. If a
+    driver or plugin hands out the GPUs in addition, there are no slices, except with ``allow_device_plugin``.
 
     Attributes:
         published: Whether the slices were correct at the last check.
@@ -226,7 +227,7 @@ class Publisher:
                 self._features = None
 
     def _look_again_s(self) -> float | None:
-        """Return after how many seconds to check the slices again; None for never.
+        """Return after how many seconds to check the slices again without a change; None for never.
 
         The check is needed while a GPU waits for another mode, a MIG instance is missing, or the API server does not
         know a field of slices.
@@ -238,7 +239,7 @@ class Publisher:
     async def _sync(self) -> None:
         """Publish the slices that describe the machine now.
 
-        If there is a reason to withhold the GPUs, publish none.
+        If there is a reason to publish no GPU, the slices are deleted.
         """
         node, machine = self._objects.node, self._machine()
         if not self._registered() or node is None or machine is None:

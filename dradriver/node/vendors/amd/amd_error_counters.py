@@ -33,8 +33,8 @@ class Ras:
     def read(self, uuid: str, device: Path) -> tuple[Fault, ...]:
         """Return the faults that an AMD GPU's error counters show.
 
-        A growing counter is the fault ``ras``, which keeps new pods off the GPU. A counter above 0 that does not grow
-        is the fault ``ecc``, which only informs.
+        If any counter is above 0, there is the fault ``ecc``, which only informs. If a counter has grown within the
+        last hour, there is also the fault ``ras``, which keeps new pods off the GPU.
 
         Args:
             uuid: The GPU's uuid.

@@ -69,7 +69,8 @@ class XidReports:
 
         Args:
             busids: Bus ids of these GPUs.
-            said_s: When the driver said so, in seconds of the log's clock. Newer XIDs stay.
+            said_s: When the driver said so, in seconds of the log's clock. XIDs that are newer, or less than 60 s
+                older, stay.
         """
         for busid in busids:
             for xid, noted in list(self._noted.get(busid, {}).items()):

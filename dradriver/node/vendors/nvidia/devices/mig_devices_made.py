@@ -192,9 +192,10 @@ class Mig:
     def make(self, control: Control, made: MigChange) -> Iterator[MigChange]:
         """Make a MIG device: the GPU instance, then its compute instance.
 
-        MIG mode is turned on first if that needs no reset. The caller writes each yielded state of the entry ``made``
-        to the hardware journal. The first state has the number of the GPU instance, before its compute instance is
-        made. If another program took the place, the state says that there is no instance.
+        An instance that exists already is used unchanged. MIG mode is turned on first if that needs no reset. The
+        caller writes each yielded state of the entry ``made`` to the hardware journal. The first state has the number
+        of the GPU instance, before its compute instance is made. If another program took the place, the state says that
+        there is no instance.
         """
         # A published instance is there already, and is used as it is.
         if made.wanted.found:
@@ -220,7 +221,9 @@ class Mig:
     def undo(self, control: Control, made: MigChange, beside: Sequence[Made]) -> None:
         """Destroy the instances of a MIG device, and end MIG mode if no other device is left.
 
-        MIG mode stays on if agents made other devices on the GPU, or if it ends only with a reset.
+        Nothing is done if the agent did not make the instance, or if the driver was loaded again, which ends all
+        instances. MIG mode stays on if the GPU has other instances or devices of agents, or if the mode ends only with
+        a reset.
 
         An instance at the same place with another number or uuid belongs to another program, and is not destroyed. If
         the agent was killed before it wrote the number, only the place identifies the instance, because the place was
@@ -313,9 +316,9 @@ class Mig:
         }
 
     def edits(self, gpu: Gpu, made: MigChange) -> Edits:  # noqa: ARG002  # its minor may have changed since
-        """Return the device nodes that a container needs for a MIG device.
+        """Return what a container gets for a MIG device: the driver's libraries and the device nodes.
 
-        These are the nodes of the GPU, of the GPU instance and of the compute instance. Their numbers are those in the
+        The nodes are those of the GPU, of the GPU instance and of the compute instance. Their numbers are those in the
         journal entry ``made``.
         """
         assert made.done is not None, "it was made"

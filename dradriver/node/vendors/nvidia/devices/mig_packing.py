@@ -133,9 +133,10 @@ def pack(profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile
     The starts are in the order of ``wanted``. The result is None if the instances do not fit.
 
     Of all ways to place the instances, the function chooses one that leaves room for the most further instances of the
-    largest profile. Ties are decided by the next smaller profile, and so on. Among equal ways, small instances go to
-    high slices, because some large profiles can start only at the lowest slice. As with ``nvidia-smi``, existing
-    instances are not moved. So a later request may find no place although enough slices are free.
+    largest profile. Ties are decided by the next smaller profile, and so on. Among equal ways, instances go to high
+    slices, the largest instance first, because some large profiles can start only at the lowest slice. As with
+    ``nvidia-smi``, existing instances are not moved. So a later request may find no place although enough slices are
+    free.
 
     Args:
         profiles: All profiles of the GPU.

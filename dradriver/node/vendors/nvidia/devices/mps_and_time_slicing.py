@@ -190,7 +190,8 @@ class Mps:
     def edits(self, gpu: Gpu, made: MpsChange) -> Edits:
         """Return the container edits of an MPS share.
 
-        These are the edits of the whole GPU, the daemon's folders ``pipe`` and ``shm``, and variables with the limits.
+        These are the edits of the whole GPU, the daemon's folders ``pipe`` and ``shm``, and a variable with the path of
+        ``pipe``. A share with limits of its own also gets variables with the limits.
         """
         folder = self._folder(gpu.uuid)
         mounts = (Mount(str(folder / "pipe"), PIPE, writable=True), Mount(str(folder / "shm"), SHM, writable=True))

@@ -287,7 +287,7 @@ class SimulatedGpu:
         """Do nothing, because MPS shares of a simulated GPU are served at once."""
 
     def stop_mps(self, gpu: str) -> None:
-        """Stop to serve MPS shares of a simulated GPU."""
+        """Stop serving MPS shares of a simulated GPU."""
         with self.state(gpu) as state:
             state.server = None
         if self._mps is not None:

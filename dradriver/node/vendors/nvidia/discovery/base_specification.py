@@ -214,7 +214,7 @@ class BaseSpecification:
     def _left_out(self, lacks: set[str], gpus: list[Gpu], driver_version: str) -> list[str]:
         """Return the uuids of GPUs that containers cannot get because of the CDI file.
 
-        If only files on the host are missing that the CDI file names, the GPUs are not in the result for some minutes.
+        If only files on the host are missing that the CDI file names, the GPUs are not in the result for ten minutes.
         The cause may be an update of the host's toolkit.
 
         Args:
@@ -401,7 +401,7 @@ class BaseSpecification:
     def _awaited(self, gpus: list[Gpu], driver_version: str) -> bool:
         """Return whether to wait for the host's toolkit before the image's toolkit is used.
 
-        The agent waits for some minutes if only files on the host are missing. An update of the host's toolkit may
+        The agent waits for up to ten minutes if only files on the host are missing. An update of the host's toolkit may
         bring them back, and then the present CDI file is complete again. ``gpus`` are the GPUs not in MIG mode,
         ``driver_version`` is the running driver's.
         """

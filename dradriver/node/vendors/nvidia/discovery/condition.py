@@ -78,7 +78,7 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 def read(nvml: Nvml, gpu: Handle, fabric: Fabric, asked: NvmlQuery) -> Condition:
-    """Return a GPU's condition by NVML.
+    """Return a GPU's faults by NVML, and whether the GPU needs a recovery action.
 
     A query that the product or driver does not support shows no fault.
 

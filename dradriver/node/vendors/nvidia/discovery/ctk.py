@@ -241,9 +241,11 @@ def _temporary(root: Path) -> dict[str, str]:
 def _printed(process: subprocess.Popen[bytes], *, until: float) -> tuple[bytes, bytes]:
     """Return a process's standard output and standard error, read until the process closes both.
 
+    ``until`` is the latest time at which both must be closed, in seconds of the monotonic clock.
+
     Raises:
         ValueError: The process writes more than any specification has.
-        TimeoutExpired: The process does not end in time.
+        TimeoutExpired: The process does not close both by ``until``.
     """
     assert process.stdout is not None
     assert process.stderr is not None

@@ -41,13 +41,13 @@ class Answers:
 
     There are two kinds of answers:
 
-    * The last good answer to every question. It is used if the question fails once (``NvmlQuery.ask``).
+    * The last good answer to every question. It is used if the question fails later (``NvmlQuery.ask``).
     * *Facts* (``NvmlQuery.ask_once``): answers for which NVML is not asked again. They cannot change while a session is
       open, and while the GPU answers and stays in its MIG mode.
 
     Facts cannot change because a driver cannot be replaced while a session is open. And a GPU that was reset or left
-    the bus needs a new session, or is reported as lost. If this is wrong for a future driver, facts are asked again
-    after ``STANDS`` readings.
+    the bus needs a new session, or is reported as lost. A future driver may behave in another way. So NVML is asked for
+    the facts again after ``STANDS`` readings.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class NvmlQuery:
     ) -> T:
         """Return NVML's answer to a query; if it fails, the last good answer or ``default``.
 
-        If the product does not support the query, the result is ``default``.
+        If the product does not support the query, or the GPU is lost, the result is ``default``.
 
         Args:
             query: A method of ``Nvml``.

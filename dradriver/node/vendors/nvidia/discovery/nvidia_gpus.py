@@ -216,7 +216,7 @@ class Hardware:
         return frozenset(remapped | back)
 
     def _without_driver(self, reason: str) -> Machine:
-        """Close a driver that will be replaced; once unloaded, return a machine without GPUs.
+        """Close a driver that will be replaced; if it is unloaded, return a machine without GPUs.
 
         This method does not call the driver. ``reason`` says why the driver must be closed.
 
