@@ -89,6 +89,7 @@ class Keeper:
         Raises:
             ApiError: The API server refused; the server continues with its present certificate.
             Unreachable: The API server does not answer.
+            DriverError: Another writer changes the Secret again and again.
         """
         # 1. Read the Secret, and write a renewed bundle. Another replica may write first: then read again.
         for _ in range(_ATTEMPTS):
@@ -121,7 +122,7 @@ class Keeper:
             raise
 
     async def _write_secret(self, bundle: certificates.Bundle, old: dict[str, Any] | None) -> bool:
-        """Write the certificates into the Secret. Return false if another replica wrote it first.
+        """Write the certificates into the Secret. Return false if the Secret was changed or deleted meanwhile.
 
         Args:
             bundle: The certificates and keys.

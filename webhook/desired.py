@@ -115,7 +115,7 @@ def as_in(live: Sequence[pod_view.Named], sent: Sequence[pod_view.Named], name: 
     """Return the desired form of an updated pod's list, with some entries as stored.
 
     The list is, for example, ``spec.resourceClaims``. All entries with the name ``name`` are as in the stored pod, the
-    others as sent. The order is that of the stored pod's list.
+    others as sent. The order is that of the stored pod's list. A sent list of more than 1,024 entries stays unchanged.
 
     Args:
         live: The list in the stored pod.

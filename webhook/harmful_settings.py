@@ -42,6 +42,9 @@ _ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
 def warnings(pod: pod_view.Pod) -> list[str]:
     """Return a warning for each setting of a pod that undoes the driver's work, in pod order.
 
+    Of all environments together, at most ``MOST_BYTES`` bytes are read. An environment that is larger than the rest of
+    this limit is skipped.
+
     Raises:
         WordError: A container's environment is invalid.
     """

@@ -95,7 +95,7 @@ class Spec(_Part, frozen=True):
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
-    """A pod.
+    """A pod as the webhook reads it.
 
     Attributes:
         words: The author's annotations under the driver's prefixes.

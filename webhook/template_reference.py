@@ -85,12 +85,12 @@ def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
 
 
 def check_names(entry: str, template: str) -> None:
-    """Raise unless ``entry`` and ``template`` are valid names of objects.
+    """Raise if ``entry`` or ``template`` is longer than the name of an object can be.
 
     They are the names in a pod's reference to a claim template.
 
     Raises:
-        WordError: One of them is not a valid name.
+        WordError: One of them is too long.
     """
     longest = max(entry, template, key=len)
     if len(longest) > LONGEST:
@@ -111,7 +111,8 @@ def _refuse_named_claims(pod: pod_view.Pod) -> None:
 def users(pod: pod_view.Pod, entry: str) -> Asks:
     """Return the containers that use the claim with the pod's GPUs, each with a request for one GPU.
 
-    The number is a placeholder, because only the claim template has the real number.
+    The number is a placeholder, because only the claim template has the real number. At most ``MOST_GPUS`` containers
+    are returned.
 
     Args:
         pod: The pod as sent.
@@ -144,14 +145,15 @@ def _write_one_of(entries: dict[str, str]) -> str:
 def check(request: Resolved, annotations: Annotations) -> None:
     """Raise if annotations request something that only the claim template may request.
 
-    The annotations must not request a vendor, a fraction, a shared claim or ``placement: static``.
+    The annotations must not request a vendor, a fraction, a shared claim or ``placement: static``. With ``when-full:
+    hand-over``, they must be annotations that a claim can express.
 
     Args:
         request: The request that the annotations make.
         annotations: The annotations.
 
     Raises:
-        WordError: An annotation requests one of these.
+        WordError: An annotation breaks one of these rules.
     """
     # A field is UNSET if no annotation sets it, or if it has the default.
     if request.placement == values.STATIC:

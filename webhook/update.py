@@ -201,8 +201,9 @@ def _asks(live: pod_view.Pod) -> tuple[Asks | None, Resolved | None]:
 
     The second value is read from the note on the pod, an annotation of the driver. The first value is taken from the
     second if possible. Each is None if it is not known. The webhook removed the GPU limits when the pod was created, so
-    the note is the only complete source. If the note cannot be read, two conditions must hold for the GPUs to be known:
-    a single container uses the pod's claim, and an annotation has the number of GPUs.
+    the note is the only complete source. If the note cannot be read, three conditions must hold for the GPUs to be
+    known: a single container uses the pod's claim, an annotation has the number of GPUs, and Kueue does not manage the
+    pod.
     """
     try:
         note = resolved.read(live.written)

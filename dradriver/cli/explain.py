@@ -191,9 +191,10 @@ async def _read(client: Client, server: ServerConfig, workload: WorkloadName) ->
 
 
 def _of(pods: Sequence[Pod], workload: WorkloadName) -> list[Pod]:
-    """Return the pods of a gang or owner, the oldest first: those that wait, then those that run, then the others.
+    """Return the pods of a gang or owner: those that wait, then those that run, then the others.
 
-    The others have ended or are being deleted: their owner may have replaced them.
+    The others have ended or are being deleted: their owner may have replaced them. Each of the three parts is sorted
+    by age, the oldest pod first.
     """
     return sorted(
         (pod for pod in pods if workload_names.is_of(pod, workload)),

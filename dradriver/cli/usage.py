@@ -1,4 +1,4 @@
-"""``gputopo usage``: used GPU-hours, idle GPU-hours and their cost, by namespace, tenant or owner."""
+"""``gputopo usage``: used GPU-hours, idle GPU-hours and their cost, by namespace, tenant, workload, pod or product."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def usage(
     output: str,
     no_color: bool,
 ) -> None:
-    """Print GPU hours, idle GPU hours and cost for each namespace, tenant or owner.
+    """Print GPU hours, idle GPU hours and cost for each namespace, tenant, workload, pod or product.
 
     A share or MIG slice counts as its fraction of a GPU. Times are UTC, rounded to whole hours. The prices of GPUs are
     in the section `prices` of the policies file in force. xlsx is written to standard output: gputopo usage -o xlsx >

@@ -118,7 +118,7 @@ def report(
     counted_until: str = "",
     only: str | None = None,
 ) -> Report:
-    """Return a usage report, which adds up GPU hours by tenant, namespace, owner or pod, with costs.
+    """Return a usage report: GPU hours with costs, added up by what ``by`` names.
 
     Args:
         hours: GPU-seconds by hour.

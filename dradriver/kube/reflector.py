@@ -403,7 +403,8 @@ class Reflector(Generic[T]):
 def backoff_s(failures: int, error: DriverError | None) -> float:
     """Return the seconds that a reflector waits after failures in a row: exponential, with full jitter.
 
-    If the server names a time (Retry-After), the wait is at least that long.
+    If the server names a time (Retry-After), the wait is at least that long. Of that time, at most
+    ``LONGEST_RETRY_AFTER_S`` seconds count.
     """
     longest = LONGEST_ABSENCE_S if isinstance(error, Unreachable) and error.absent else LONGEST_WAIT_S
     wait = random.uniform(0, wait_s(failures - 1, first_s=FIRST_WAIT_S, longest_s=longest))  # noqa: S311

@@ -91,7 +91,8 @@ class PoliciesFile(Followed):
     def step(self) -> None:
         """Read the policies file, and use its content if it has changed.
 
-        If the file was removed or is unreadable, ``trouble`` says so, and the last good policies stay in force.
+        If the file was removed or is unreadable, ``trouble`` says so, and the last good policies stay in force. If
+        there never was a file, the defaults are in force, without ``trouble``.
         """
         try:
             super().step()

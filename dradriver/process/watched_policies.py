@@ -144,8 +144,8 @@ class WatchedPolicies(PoliciesFile):
     def _troubled(self, error: DriverError | None) -> None:
         """Remember whether the API server refuses to send the ConfigMap (401 or 403).
 
-        ``error`` is why the ConfigMap could not be followed; None if following works again. An error that is no refusal
-        is ignored.
+        ``error`` is why the ConfigMap could not be followed; None if following works again. None and any other error
+        end an earlier refusal.
         """
         self._refusal = error if isinstance(error, ApiError) and error.status in (401, 403) else None
         self.step()

@@ -27,7 +27,7 @@ _LONGEST: Final = 1 << 18  # characters of a note; no annotation is longer
 
 
 def required(pod: Pod) -> NodeSelector | None:
-    """Return the node affinity that a pod requires; None if the pod may run on any node."""
+    """Return the node affinity that a pod requires; None if it requires none, or no terms."""
     if pod.spec.affinity is None or pod.spec.affinity.node_affinity is None:
         return None
     selector = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
@@ -46,7 +46,7 @@ def narrow(pod: Pod, hostnames: Mapping[str, str], patch: Patch) -> None:
     """Add to a patch the node affinity that keeps the pod on the given nodes.
 
     Terms of an affinity are alternatives. So each existing term gets the nodes as one more condition; without terms,
-    one term for each node is written.
+    one term for each node is written. An empty term stays unchanged, because it matches no node.
 
     Args:
         pod: The gated pod.

@@ -112,7 +112,7 @@ class NodeStatus(Part, frozen=True):
 
 
 class Node(Part, frozen=True):
-    """A node."""
+    """The fields of a node that the driver reads."""
 
     metadata: Metadata
     spec: NodeSpec = NodeSpec()

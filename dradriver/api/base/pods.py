@@ -226,7 +226,7 @@ class PodStatus(Part, frozen=True):
 
 
 class Pod(Part, frozen=True):
-    """A pod."""
+    """The fields of a pod that the driver reads."""
 
     metadata: Metadata
     spec: PodSpec = PodSpec()

@@ -69,7 +69,7 @@ class PersistentVolumeSpec(Part, frozen=True):
 
 
 class PersistentVolume(Part, frozen=True):
-    """A PersistentVolume."""
+    """The fields of a PersistentVolume that the driver reads."""
 
     metadata: Metadata
     spec: PersistentVolumeSpec = PersistentVolumeSpec()

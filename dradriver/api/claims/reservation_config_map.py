@@ -87,12 +87,13 @@ def config_map(
 ) -> dict[str, Any]:
     """Return the ConfigMap that keeps these reservations of GPUs.
 
+    If a list has too many entries, only its first ones are written; of ``evicted``, only the last ones.
+
     Args:
         kept: All reservations in force.
         blocked: The workloads that wait for a reservation, the longest wait first.
         failed: The tenants whose reservations failed lately, the latest first.
-        evicted: The workloads that were evicted for others, the oldest first. If there are too many, the latest are
-            kept.
+        evicted: The workloads that were evicted for others, the oldest first.
         namespace: The driver's namespace.
         owners: The ConfigMap's ``ownerReferences``: Kubernetes deletes the ConfigMap when they are gone.
         version: The resourceVersion of the ConfigMap that it replaces; empty for a new ConfigMap.
@@ -116,7 +117,7 @@ def read(found: Mapping[str, Any]) -> Written:
         found: The ConfigMap, as JSON data.
 
     Raises:
-        WordError: This driver did not write the ConfigMap, or the ConfigMap was changed since.
+        WordError: Another program, or another release of this driver, wrote or changed the ConfigMap.
     """
     try:
         data = msgspec.convert(found, _ConfigMap).data or {}

@@ -163,7 +163,7 @@ def read(config_map: Mapping[str, Any]) -> Kept:
     """Return the GPU time that a ConfigMap holds.
 
     Raises:
-        WordError: This driver did not write the ConfigMap, or the ConfigMap was changed since.
+        WordError: Another program, or another release of this driver, wrote or changed the ConfigMap.
     """
     try:
         typed_map = msgspec.convert(config_map, _ConfigMap)
@@ -198,7 +198,7 @@ def name_in(config_map: Mapping[str, Any]) -> str:
 
 
 def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict[Bucket, float]:
-    """Return at most a given number of buckets of GPU time, with the same sum as before.
+    """Return buckets of GPU time, fewer if there are too many, with the same sum as before.
 
     A bucket is a sum of GPU time, by namespace, owner, GPU product and kind. Small buckets of a namespace are added up,
     so that the ConfigMap does not grow without limit.
@@ -206,7 +206,8 @@ def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict
     Args:
         buckets: GPU-seconds by bucket.
         most: How many buckets stay as they are: the largest ones.
-        namespaces: How many sums of namespaces are allowed in addition. Smaller sums go into one sum of all namespaces.
+        namespaces: How many sums of namespaces are allowed in addition. Smaller sums go into one sum of all namespaces,
+            for each kind of usage.
     """
     return moved(buckets, folds(buckets, most, namespaces))
 
@@ -217,13 +218,14 @@ def folds(
     """Return the bucket of GPU time to which each too small bucket is added.
 
     A bucket is a sum of GPU time, by namespace, owner, GPU product and kind. Buckets that stay as they are have no
-    entry in the result. A namespace has one target bucket for each GPU product, because prices depend on the product.
-    If ``products`` is false or there is no room, a namespace has one target bucket for all products.
+    entry in the result. A namespace has one target bucket for each GPU product and kind, because prices depend on the
+    product. If ``products`` is false or there is no room, a namespace has one target bucket for each kind.
 
     Args:
         buckets: GPU-seconds by bucket.
         most: How many buckets are kept, the largest first.
-        namespaces: How many target buckets are allowed. The smaller ones become one for all namespaces.
+        namespaces: How many target buckets are allowed. The smaller ones become one bucket for each kind, which is for
+            all namespaces.
         products: Whether target buckets are separate for each product.
     """
     if len(buckets) <= most:
@@ -391,7 +393,8 @@ def _pods_of_rows(
 ) -> list[_Pod]:
     """Return the ``most`` pods with the largest GPU time of an hour, the largest first.
 
-    Each pod refers to its bucket by the bucket's position in ``rows``.
+    Each pod refers to its bucket by the bucket's position in ``rows``. A pod is left out if its bucket was added to a
+    bucket for all namespaces.
 
     Args:
         rows: The GPU-seconds of the rows that are written, by ``Bucket`` (namespace, owner, product, kind).

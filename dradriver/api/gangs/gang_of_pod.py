@@ -49,8 +49,8 @@ def in_group(pod: Pod) -> bool:
 def find(pod: Facts, gang: Gang | None = None) -> Member | Alone:
     """Return which gang a pod belongs to, or why it is alone.
 
-    If the author requests no gang, only Kubernetes' own gangs (PodGroups) count. Otherwise independent pods of one
-    owner, such as an array of jobs, would wait for each other.
+    Without gang annotations, only Kubernetes' own gangs (PodGroups) count. Otherwise independent pods of one owner,
+    such as an array of jobs, would wait for each other.
 
     Args:
         pod: The known fields of the pod. Their texts are not checked yet.
@@ -90,7 +90,7 @@ def size(member: Member, gang: Gang | None, told: Size | Alone | WordError | Non
 
     The first of these sources that has an answer counts: the owner, if its pods can never be a gang; the author's
     annotation; the owner's number; the pod's number. The pod comes last because its number can include pods without
-    GPUs.
+    GPUs. If the author named the gang, only the first two count, because pods of several owners can be in the gang.
 
     Args:
         member: A pod of the gang.

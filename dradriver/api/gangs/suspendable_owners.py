@@ -263,7 +263,9 @@ def obstacle(kind: str, found: Suspendable) -> str:
 
 
 def belongs(pod: Pod, kind: str, found: Metadata) -> bool:
-    """Return whether a pod belongs to an owner, directly or by its JobSet's name.
+    """Return whether a pod belongs to an owner.
+
+    Pods of a JobSet or a TrainJob are recognized by the JobSet's name in a label, all others by their owner reference.
 
     Args:
         pod: The pod.

@@ -164,7 +164,7 @@ def template_name(note: str) -> str:
     """Return the name of the claim template for pods with ``note``: a hash of it.
 
     The note is the annotation with a pod's resolved request. So pods with equal notes share one template. Every release
-    computes the same name for a note, even if it would build another template from it.
+    computes the same name for a note, even if that release builds another template from the note.
     """
     return names.CLAIM_PREFIX + base64.b32encode(hashlib.sha256(note.encode()).digest())[:16].decode().lower()
 
@@ -233,7 +233,11 @@ def _exactly_of(asked: int | Amount, vendor: str) -> dict[str, Any]:
 
 
 def _preferred_alternatives(request: Whole) -> list[_Alternative]:
-    """Return the alternatives of a request for whole GPUs, the best first; empty if it prefers nothing."""
+    """Return the alternatives of a request for whole GPUs, the best first.
+
+    A request that neither prefers nor requires anything has default preferences. The result is empty if the request
+    only has required properties.
+    """
     preferred: tuple[Constraint, ...] = request.preferred
     if request.prefer_same_numa:
         preferred = (*preferred, Constraint.SAME_NUMA)

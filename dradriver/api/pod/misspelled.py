@@ -30,6 +30,8 @@ _WORDS: Final = annotation_words.KEYS
 def warnings(annotations: Iterable[str], labels: Iterable[str] = ()) -> Iterator[str]:
     """Yield a warning for each misspelled key, and for each label that must be an annotation.
 
+    Only the first ``MOST_KEYS`` annotations and labels are compared.
+
     Args:
         annotations: Keys of annotations.
         labels: Keys of labels.

@@ -37,7 +37,11 @@ def convert(document: Text) -> tuple[Sections | None, list[Problem], list[str]]:
 
 
 def counts(place: str, left_out: Sequence[str]) -> bool:
-    """Return whether an error at a place counts, although other errors left out the places ``left_out``."""
+    """Return whether an error at a place is reported, although the places ``left_out`` were left out.
+
+    It is not reported if its place was left out. It is not reported either if its section uses names of a section that
+    was left out as a whole, because the error may follow from that.
+    """
     section = place.partition(".")[0]
     return _NAMES_OF.get(section) not in left_out and not any(_is_in(place, each) for each in left_out)
 
@@ -50,7 +54,7 @@ def _is_in(place: str, outer: str) -> bool:
 def _leave_out(data: object, place: str) -> str | None:
     """Empty the rule, policy or tenant at a place, or remove the section; return the place of what was left out.
 
-    None if there is no such section. The file's data is changed in place.
+    None if the file has no section with this place, so that nothing was left out. The file's data is changed in place.
     """
     if not isinstance(data, dict):
         return None

@@ -114,7 +114,7 @@ def build(
 
 
 def machine_alone(machine: Machine, *, node: str, node_uid: str) -> list[dict[str, Any]]:
-    """Return a ResourceSlice that only describes the machine, in an annotation, without devices.
+    """Return a list with one ResourceSlice, which describes the machine in an annotation and has no devices.
 
     The node agent publishes it on nodes whose GPUs another driver allocates.
 
@@ -261,8 +261,8 @@ def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
     """Return the machine in the annotation of a node's slices; None without the annotation.
 
     Only the newest generation of slices is read, even if some of its slices are missing: the annotation is written
-    together with the devices of its slice. A GPU in MIG mode is in the machine, but is not a device and cannot be
-    allocated.
+    together with the devices of its slice. The machine also has GPUs without a device of their own, such as GPUs in MIG
+    mode.
 
     Raises:
         TopologyError: The annotation is not valid.
@@ -300,7 +300,7 @@ def _devices_of_gpu(
     """Return the devices that are published for a GPU.
 
     A GPU that cannot be divided as its mode says is published as a whole. A GPU in MIG mode is never published as a
-    whole: if no instances are created for claims, its existing instances are published.
+    whole. If no instances are created for claims, its existing instances are published, or nothing with ``mig: off``.
 
     ``position`` is the GPU's position in ``machine.gpus``, ``features`` what the API server keeps of slices.
     """

@@ -36,7 +36,7 @@ class Own:
         until: Time of the last count, seconds since the epoch; 0 if nothing was counted.
         reserved: The reservations of GPUs for waiting workloads.
         unread: Messages about data that could not be read.
-        refused: Why nothing could be read; empty if it could.
+        refused: Why none of the data could be read; empty if some of it could be read.
         trouble: Why the policies in force are not known; empty if they are. ``unread`` has the same message.
     """
 

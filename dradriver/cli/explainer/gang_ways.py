@@ -29,8 +29,9 @@ def ways(workload: Workload) -> tuple[tuple[Help, ...], ...]:
     """Return the ways to make a place for a whole waiting gang.
 
     A way lists, node by node, the pods that would have to end. First come the ways in which one pod or one other gang
-    ends. If none of these is enough, the result is one way in which several end. The CPU and memory of the pods that
-    would end still count as used, so each returned way does help.
+    ends. If none of these is enough, the result is one way in which several end. Only the ``_TRIED`` pods or gangs with
+    the fewest GPUs are tried. The CPU and memory of the pods that would end still count as used, so each returned way
+    does help.
     """
     scene, pending = workload.scene, workload.pending
     members = gang_plan.members_to_plan(scene.picture, pending.members, pending.wanting)
@@ -70,8 +71,8 @@ def _groups(scene: Scene, own: Collection[Key]) -> list[tuple[Key, ...]]:
 def _together(groups: list[tuple[Key, ...]], would_do: Callable[[Collection[Key]], bool]) -> list[tuple[Key, ...]]:
     """Return one way in which several pods or gangs end, all of them needed.
 
-    The result is empty if the gang has no place even after all of ``groups`` end. ``would_do`` returns whether the end
-    of some claims is enough.
+    The result is empty if the gang has no place even after the first ``_TRIED`` of ``groups`` end. ``would_do`` returns
+    whether the end of some claims is enough.
     """
     ending = groups[:_TRIED]
     if not would_do([key for group in ending for key in group]):

@@ -92,7 +92,9 @@ def _owner(scene: Scene, key: Key, gpus: tuple[int, ...]) -> Owner:
 
 
 def _unused(scene: Scene, namespace: str, users: Sequence[str]) -> str:
-    """Return a note with the state of our pods if they have GPUs but do not run; empty if they run.
+    """Return a note with the state of our pods if they have GPUs and none of them runs.
+
+    Empty if one of them runs, or is not known.
 
     Args:
         scene: The cluster.

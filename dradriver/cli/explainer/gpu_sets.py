@@ -41,7 +41,7 @@ _AT_ONCE: Final = 1 << 22  # pairs of a node and a set that are compared at a ti
 
 
 def free(scene: Scene, request: Whole, fit: Bools, namespace: str) -> Free:
-    """Return the free sets of GPUs that fit the request on eligible nodes.
+    """Return the number of free GPUs for the request, and the nodes with the largest free sets.
 
     ``scene`` is the listed cluster, ``namespace`` the pod's, and ``fit`` the mask of these nodes, (rows,).
     """
@@ -86,7 +86,7 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
     """Return a suitable set of GPUs for each node, with the claims that must end.
 
     For each node, this is the set for which the fewest GPUs must become free. The sets that need fewest come first.
-    Sets that are free already are included, with no owners.
+    Sets that are free already are included, with no owners. At most ``_LOOKED_AT`` nodes have a set in the result.
 
     Args:
         scene: The cluster.
@@ -195,6 +195,8 @@ def _can_be_free(scene: Scene, group: NodeGroup, slot: int, namespace: str) -> i
 def _help(scene: Scene, wish: PlacementRequest, node: str, group: NodeGroup, sets: Ints, now: int) -> Help:
     """Return the set of a node for which the fewest other claims must end; among equals the fastest set.
 
+    Only the first ``_TRIED`` of ``sets`` are compared.
+
     Args:
         scene: The cluster.
         wish: The placement request of the pod, whose own claim is not counted.
@@ -226,8 +228,8 @@ def _help(scene: Scene, wish: PlacementRequest, node: str, group: NodeGroup, set
 def parts_helps(scene: Scene, member: Member, fit: Bools) -> list[Help]:
     """Return claims whose end would make room for a pod that requests fractions of GPUs.
 
-    The end of one of these claims is enough. ``member`` is the pod. ``fit`` is a mask of the nodes that can take the
-    pod, (rows,).
+    The end of one of these claims is enough. At most ``SHOWN`` claims are returned, of the first ``_TRIED`` claims by
+    node name. ``member`` is the pod. ``fit`` is a mask of the nodes that can take the pod, (rows,).
     """
     picture, namespace = scene.picture, member.key[0]
     rows = {node: picture.nodes.find(node) for node in picture.fleets.of(namespace).nodes}

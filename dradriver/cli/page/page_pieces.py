@@ -205,7 +205,7 @@ def _shown(document: Document) -> bytes:
 
 
 def _minute() -> float:
-    """Return the time, rounded to whole minutes.
+    """Return the time in seconds since the epoch, rounded down to whole minutes.
 
     With seconds, a piece would change, and be sent, at every update.
     """
@@ -242,7 +242,7 @@ def _waiting(live: Live, standing: Sequence[Standing]) -> Iterator[tuple[str, by
     """Yield the page's pieces on pods that are not bound: by their position in the queue, then by age.
 
     ``standing`` is the queue. Pods that are not in it come last: static pods, pods with a tentative placement, pods of
-    gangs that gather, and pods that a cap never allows.
+    gangs that gather, and pods that a cap never allows. Only the first ``MOST_WAITING`` pods have a piece.
     """
     placeable = (one for one in standing if not queue_position.is_refused(live.scene, one.workload))
     position_of = {one.workload.key: position for position, one in enumerate(placeable, 1)}

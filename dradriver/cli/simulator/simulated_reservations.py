@@ -128,7 +128,10 @@ class Reserving:
             self.held = reservation_rules.counted(self.held, self.idle, now)
 
     def runs_out_at(self) -> float | None:
-        """Return when the reservation's idle GPU time reaches the allowed maximum; None for never."""
+        """Return when the reservation's idle GPU time reaches the allowed maximum; None for never.
+
+        The result is a simulated time in seconds.
+        """
         return None if self.held is None else reservation_rules.runs_out_at(self.held, self.idle, self.terms)
 
     def judge(self, now: float) -> bool:

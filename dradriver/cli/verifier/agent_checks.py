@@ -68,6 +68,8 @@ def too_few(wanted: int, pods: Sequence[Pod], ready: int, namespace: str) -> Fin
 def findings(gone: Sequence[GoneNode], pods: Iterable[Pod], namespace: str) -> Iterator[Finding]:
     """Yield a finding for each of the first five nodes whose agent is gone; a PASS if there is no such node.
 
+    One further finding counts the nodes after the first five.
+
     Args:
         gone: The nodes whose agent is gone.
         pods: The pods of node agents.

@@ -409,7 +409,10 @@ def _slice_findings(
 
 
 def _missing_gpus(machine: Machine, newest: resource_slices.Generation[ResourceSlice]) -> list[str]:
-    """Return the names of the machine's GPUs for which its newest slices have no device."""
+    """Return the names of the machine's GPUs for which its newest slices have no device.
+
+    Empty if the slices only describe the machine: then another driver publishes the devices.
+    """
     if any(map(resource_slices.is_machine_alone, newest.slices)):
         return []  # another driver has the devices
     devices = [device for piece in newest.slices for device in piece.spec.devices]

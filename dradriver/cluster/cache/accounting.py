@@ -299,7 +299,7 @@ class Books:
         self.nics.counts.changed(node)
 
     def _freed(self, key: Key) -> None:
-        """Update the accounts of a claim whose devices may not be kept any more.
+        """Update the accounts of a claim after its kept devices were perhaps released.
 
         The devices were kept for a pod that replaces a lost pod. If they are free now, waiting pods are tried again.
         ``key`` names the claim.

@@ -302,7 +302,7 @@ class Picture(Books):
         Args:
             pod: The pod as the API server returned it.
             was: The pod in the cache when the write began. If the cache has another object now, the reflector was
-                faster and may be newer. Then nothing changes.
+                faster, and that object may be newer than ``pod``. Then nothing changes.
         """
         key = pod.metadata.namespace, pod.metadata.name
         if self.pods.get(key) is was:

@@ -23,7 +23,7 @@ from dradriver.cluster.nodes.pod_resources import Amounts
 class StaleSnapshotError(RuntimeError):
     """A snapshot was used after the cluster cache had changed.
 
-    This is a bug. The cache can change at each ``await``, so a snapshot must not be used after the next one.
+    This is a bug. The cache can change at each ``await``, so a snapshot must not be used after the next ``await``.
     """
 
 
@@ -124,12 +124,13 @@ class Snapshot:
     def left(self, resources: Sequence[str]) -> Ints:
         """Return the free amounts of some resources, such as CPU, on each node.
 
-        The shape is (rows, resources); a row is the index of a node. It is a new array that the caller may change.
+        The shape is (rows, resources); a row is the index of a node. CPU is in thousandths of a core, all other
+        resources in whole units. It is a new array that the caller may change.
         """
         return self.picture.nodes.left(resources, self._freed)
 
     def causes(self, ask: Ask, only: Bools | None = None) -> tuple[str, ...]:
-        """Return the causes for which nodes with GPUs are not eligible for a pod, sorted.
+        """Return why nodes with GPUs are not eligible for a pod: the first cause of each node, sorted.
 
         ``ask`` has the pod's requirements for its node. ``only`` are the nodes to look at, one bool for each row (the
         index of a node); None for all.

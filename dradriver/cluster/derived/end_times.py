@@ -38,8 +38,8 @@ def ends_at(picture: Picture, claim: Key, now: float) -> float | None:
         now: The time, seconds since the epoch.
 
     Returns:
-        None if the time is not known: some pod has no deadline, more pods may use the claim later, or no pod of the
-        claim is known.
+        None if the time is not known, for one of these reasons: some pod has no deadline, more pods may use the claim
+        later, or no pod of the claim is known. Also None if a pod's end is long overdue or in the far future.
     """
     record = picture.claims.get(claim)
     if record is not None and record.set is not None:

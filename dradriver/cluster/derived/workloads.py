@@ -95,12 +95,15 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def gpus(self) -> int:
-        """Return how many GPUs the workload's pods use, whole or in fractions."""
+        """Return how many GPUs the workload's pods use; a GPU of which a pod has a fraction counts as one."""
         return sum([len(member.devices) for member in self.pods])
 
     @cached_property
     def since(self) -> float:
-        """Return when the workload's first pod began to use devices, seconds since the epoch."""
+        """Return when the workload's first pod began to use devices, seconds since the epoch.
+
+        0 if this is unknown for any of its pods, or if one of them uses no devices.
+        """
         return min([member.since for member in self.pods])
 
     @cached_property
@@ -110,7 +113,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def devices(self) -> dict[Device, Usage]:
-        """Return the devices that the workload's pods use."""
+        """Return the devices that the workload's pods use, with the fraction of each."""
         return {device: usage for member in self.pods for device, usage in member.devices.items()}
 
     @cached_property
@@ -126,7 +129,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def made_at(self) -> float:
-        """Return when the workload's oldest pod was created, seconds since the epoch; 0 if unknown."""
+        """Return when the workload's oldest pod was created, seconds since the epoch; 0 if unknown for any pod."""
         return min([seconds(member.pod.metadata.creation_timestamp) or 0.0 for member in self.pods])
 
     @property

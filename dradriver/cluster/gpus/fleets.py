@@ -271,7 +271,7 @@ class Fleets:
         self._move()
 
     def locate(self, labels: Mapping[str, Mapping[str, str]], namespace: str) -> None:
-        """Set the network location of every node in a namespace's fleet, if any changed.
+        """Set the network location of every node in a namespace's fleet, if labels or machines have changed.
 
         Args:
             labels: The labels of each node that the API server knows. If this is the same object as in the last call,

@@ -54,7 +54,7 @@ def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kin
 
 
 def _gpu(pool: Pool, device: str) -> Gpu | None:
-    """Return the GPU that a device is, or that it is a MIG slice of.
+    """Return the GPU behind a device: the device is this GPU, or a MIG slice of it.
 
     None if the pool has no such GPU.
     """
@@ -134,7 +134,8 @@ class GpuKinds:
     def asked(self, request: Request) -> dict[str, float]:
         """Return how many GPUs a request counts as, for each GPU product that can serve it.
 
-        A share of a quarter of a GPU counts as 0.25, for example.
+        A share of a quarter of a GPU counts as 0.25, for example. If the request counts differently on GPUs of one
+        product, the largest number is returned.
         """
         found: dict[str, float] = {}
         for kind in self._nodes:

@@ -143,8 +143,9 @@ class JoinedSlices:
     def results(self, claim: ClaimRecord) -> Mapping[Device, Usage]:
         """Return the GPUs or MIG slices that a claim was allocated.
 
-        A device name counts as the GPU that it meant when the name was first seen. Unlike in ``held``, each GPU occurs
-        once. A GPU of which the claim has only MIG slices is returned with these slices.
+        If our controller pinned the claim, the result is the pinned GPUs. In any other claim, a device name counts as
+        the GPU that it meant when the name was first seen. A GPU of which the claim has only MIG slices is returned
+        with these slices.
         """
         if claim.pin is not None:
             return dict.fromkeys(claim.pin.devices)

@@ -65,7 +65,7 @@ class Pool(msgspec.Struct):
 
 
 def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
-    """Return the pool of a node's GPUs by its ResourceSlices.
+    """Return the pool of a node's GPUs, from its ResourceSlices.
 
     Args:
         name: The pool's name, which must be the node's.

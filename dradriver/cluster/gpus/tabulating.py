@@ -164,8 +164,8 @@ class Tabulator(AtOnce):
     def next_node(self, now: float) -> str | None:
         """Return the node for whose machine tables are made next; None if no node is due.
 
-        A node is due if it waits for tables, and its pause after its last table is over. ``now`` is this object's
-        clock, in seconds.
+        A node is due if it waits for tables, and its pause after its last table is over. Of these nodes, the one with
+        the fewest tables lately is returned. ``now`` is this object's clock, in seconds.
         """
         for node in [node for node, turns in self._turns.items() if now - turns.last > CALM_S]:
             del self._turns[node]

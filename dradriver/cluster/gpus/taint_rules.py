@@ -73,7 +73,7 @@ class _Rule(msgspec.Struct):
 def read_rule(data: msgspec.Raw) -> TaintRule | None:
     """Return the fields that the cluster cache keeps of a DeviceTaintRule.
 
-    None if the rule's taint does not keep claims from devices.
+    None if the rule's taint does not keep claims from devices, or if the rule has no device selector.
 
     Raises:
         BadJson: The JSON is not a DeviceTaintRule.

@@ -126,6 +126,7 @@ class Capacity:
     def columns(self, resources: Sequence[str], freed: Freed) -> Ints:
         """Return the free amounts of some resources: shape (rows, resources), a new array.
 
+        CPU is in thousandths of a core, all other resources in whole units.
         ``freed`` has, by row, the node's name and the amounts in use that count as free.
         """
         left = np.zeros((self._rows, len(resources)), np.int64)

@@ -147,8 +147,9 @@ class NodeTable:
     def left(self, resources: Sequence[str], freed: Mapping[str, Amounts] = _NOTHING) -> Ints:
         """Return the free amounts of some resources, such as CPU, on all nodes.
 
-        The shape is (rows, resources), a new array; a row is the index of a node. A resource that is not checked on a
-        node (``claimable``) counts as free there in the largest possible amount.
+        The shape is (rows, resources), a new array; a row is the index of a node. CPU is in thousandths of a core, all
+        other resources in whole units. A resource that is not checked on a node (``claimable``) counts as free there in
+        the largest possible amount.
 
         Args:
             resources: The resources.

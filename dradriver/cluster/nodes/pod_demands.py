@@ -141,7 +141,8 @@ def _constraints(pod: Pod, volumes: Where) -> Constraints:
 def lasts_s(pod: Pod) -> int:
     """Return the seconds after which a pod's GPUs are free again at the latest; 0 without an end.
 
-    The number is rounded up to two significant digits, so that many waiting pods have equal requirements.
+    The number is rounded up to two significant digits, so that many waiting pods have equal requirements. A pod that
+    can run for more than ten years counts as a pod without an end.
     """
     deadline_s = pod.spec.active_deadline_seconds
     lasts = 0 if deadline_s is None else BEGINS_S + deadline_s + pod.grace_s + FREED_S

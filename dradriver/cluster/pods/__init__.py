@@ -7,7 +7,7 @@ claim_users  the pods of each claim, and the pod for which a shared claim is cho
 scheduler_refusals  nodes on which the scheduler found no room, by equivalence class of pods
 volumes      the nodes that can reach the volumes of waiting pods
 pod_rules    what a pod requires of other pods: affinity, anti-affinity, topology spread, host ports
-neighbours   the nodes on which a pod keeps these rules
+neighbours   the nodes on which these rules of a pod are met
 foreign_pods  foreign pods on nodes, by labels and host ports
 unknown_rules  the rules of a pod that only the scheduler can evaluate
 nvlink_channels  which claim uses a node's channel of multi-node NVLink

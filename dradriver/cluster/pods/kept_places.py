@@ -79,7 +79,8 @@ class KeptPlaces:
     def lost(self, pod: Pod, of: Membership, claim: ClaimRecord | None, *, running: int) -> None:
         """Keep the node and GPUs of a lost pod of a gang that runs on.
 
-        Nothing is kept if the whole gang restarts.
+        Nothing is kept if the whole gang restarts, if the pod had fractions of GPUs, or if no gang plan had a place for
+        the pod.
 
         Args:
             pod: The lost pod.

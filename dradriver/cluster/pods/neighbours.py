@@ -1,4 +1,4 @@
-"""The nodes on which a pod keeps its rules about other pods: affinity, anti-affinity, topology spread, host ports.
+"""The nodes on which a pod's rules about other pods are met: affinity, anti-affinity, topology spread, host ports.
 
 Removing a pod's gate narrows the pod to a few nodes for good, so these rules are evaluated before. Pods of this driver
 count on the node where they are or have a tentative placement, foreign pods where they are bound. The anti-affinity of
@@ -122,7 +122,7 @@ class Neighbours:
     # What is asked.
 
     def allowed(self, pod: Key, rules: Rules, fit: Bools, *, gone: Set[Key] = _NOBODY) -> Bools:
-        """Return the nodes on which a pod keeps its own rules about other pods.
+        """Return the nodes in ``fit`` on which a pod's own rules about other pods are met.
 
         The result is a new array. It has one bool for each row (a node's index), as ``fit`` does.
 
@@ -148,7 +148,8 @@ class Neighbours:
     def excluding(self, pod: Pod, fit: Bools) -> Bools:
         """Return the nodes in ``fit`` that other pods' anti-affinity forbids for a pod.
 
-        ``fit`` and the result have one bool for each row (a node's index).
+        Only pods of this driver count as other pods. A term that more than ``MOST_PODS`` pods have is left to the
+        scheduler. ``fit`` and the result have one bool for each row (a node's index).
         """
         namespace, labels = pod.metadata.namespace, pod.metadata.labels
         mask = fit & False
@@ -159,9 +160,9 @@ class Neighbours:
         return mask & fit
 
     def anchors(self, pod: Pod) -> bool:
-        """Return whether some other pod's affinity selects this pod.
+        """Return whether the required affinity of some pod, even of this pod itself, selects this pod.
 
-        That pod must be in the same domain, such as a zone, as this pod or an equal one.
+        The pod with the affinity must be in the same domain, such as a zone, as this pod or an equal one.
         """
         if not self._together:
             return False

@@ -111,7 +111,7 @@ class Channels:
         """Record again on which node a pod uses the NVLink channel, if it requests one.
 
         Returns:
-            Whether the pod now uses the channel of another node than before, or no channel any more.
+            Whether there was a change: the pod now uses a channel, no channel any more, or another node's channel.
         """
         node = None if self.domain_of(pod) is None else self._node_of(pod)
         before = self.of_pod.pop(pod, None)

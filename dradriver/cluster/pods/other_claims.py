@@ -62,7 +62,7 @@ class OtherClaims:
     def claim_changed(self, claim: Key) -> None:
         """Ask the controller to look again at the pods that name a changed claim.
 
-        It is called after the claim was allocated or released.
+        It is called after the claim was allocated or released. Afterwards, all waiting pods are tried again.
         """
         self._nodes.helped_on(~self._nodes.named(()))
         for pod in sorted(self.named_by.get(claim, ())):

@@ -146,7 +146,7 @@ class Volumes:
 
 
 class VolumeReader:
-    """Reads PersistentVolumeClaims, again at growing pauses while a pod waits for them.
+    """Reads PersistentVolumeClaims; reads them again after growing pauses while a pod waits for them.
 
     It reads a claim again because the claim may have been bound since. A repeated read never delays a first read.
     """
@@ -181,7 +181,7 @@ class VolumeReader:
                 group.create_task(rounds.run())
 
     async def read(self) -> None:
-        """Read all PersistentVolumeClaims that waiting pods name once, without pauses."""
+        """Read each PersistentVolumeClaim that waiting pods name, one time and without pauses."""
         for claim in self._volumes.named():
             self._news(claim, await self._find(claim))
 
@@ -241,7 +241,8 @@ def together(found: Iterable[Found]) -> Where:
 async def locate(client: Client, claim: Key) -> Found:
     """Return the conditions on nodes that can reach the volume of a PersistentVolumeClaim.
 
-    If the claim has no volume yet, the result says where the volume can be created for a pod.
+    If the claim has no volume yet, the result says where the volume can be created for a pod. It is ``Unbound`` if the
+    claim does not exist, or must be bound before its pods can start.
 
     Raises:
         ApiError: The server forbids the read, or the object cannot be read.

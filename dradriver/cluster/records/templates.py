@@ -172,7 +172,7 @@ def _named(pod: Pod | None) -> tuple[Key, ...]:
     """Return the templates whose changes concern a pod.
 
     For a waiting pod these are all templates that it names. For a bound pod these are only its templates in addition to
-    the one of its GPUs.
+    the one of its GPUs. Empty for None, and for a pod that has ended.
     """
     if pod is None or pod.finished:
         return ()
