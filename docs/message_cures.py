@@ -273,9 +273,10 @@ REASONS: Final[dict[str, Cure]] = {
     "quota: tenant … may use": Cure(
         "With this pod or its gang, the tenant would use more GPUs than its [cap](../tasks/tenants.md#caps) in "
         "the policies file. A cap can count all GPUs or only some GPU products.",
-        "`Refused by quota`: the pod or gang alone exceeds the cap. Request less, or ask for a higher cap. Other caps "
-        "of the tenant, for example for one product, also apply. "
-        "`Waiting for quota`: wait until pods of the tenant end. "
+        "`Refused by quota`: the pod or gang alone exceeds the cap, so the end of other pods does not help. Request "
+        "less, or ask for a higher cap. Other caps of the tenant, for example for one product, also apply. "
+        "`Waiting for quota`: wait until pods of the tenant end. `gputopo explain` says how many GPUs they must "
+        "release. "
         "`GPUs are left out by quota`: free GPUs may be enough, but this cap excludes them. Ask for a higher cap, or "
         "wait for GPUs that the cap does not count. Pods of the tenant that end help only if `In use` is "
         "not 0. `gputopo explain` says whether a higher cap helps at once, and how high it must be. `gputopo tenants` "

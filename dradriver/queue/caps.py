@@ -14,7 +14,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
@@ -42,6 +42,21 @@ _ROUNDING: Final = 1e-6  # GPUs that adding up fractions may lose
 _NAMED: Final = 3  # workloads with the most GPUs that a reason names
 _LONGEST: Final = 63  # characters of such a name
 _FRESH_S: Final = 10.0  # for which they are not computed again: thousands of claims may have to be added up
+
+
+class _Obstacle(NamedTuple):
+    """The caps that keep a workload from all GPUs that it can use.
+
+    Attributes:
+        requested: The caps that deny one product: the product that the workload gets first when caps are raised or
+            GPUs are released. Each cap has the number of GPUs that the workload requests and that count for it.
+        always: The products that caps deny even if no other workload of the tenant uses GPUs.
+        is_permanent: Whether these are all products that the workload can use.
+    """
+
+    requested: dict[Cap, float]
+    always: Closed
+    is_permanent: bool
 
 
 class Caps(Limit):
@@ -159,30 +174,31 @@ class Caps(Limit):
         if not closed:
             return allowance._replace(members=members)
         asked = self._asked(members)
-        exceeded_cap = self._over(tenant, asked, self._leaving(workload))
+        leaving = self._leaving(workload)
         if _possible(asked) <= closed:
+            obstacle = self._obstacle(tenant, asked, leaving)
+            cap, gpus = next(iter(obstacle.requested.items()))
+            requester = "this gang requests" if workload.is_gang else "this pod requests"
+            if len(members) < len(allowance.members):
+                requester += " at least"
+            limit = f'tenant "{tenant}" may use {counted(cap.gpus, "GPU")}{_of(cap)}, {requester} {_plain(gpus)}'
+            if obstacle.is_permanent:
+                raise NeverAllowedError(lambda: NoPlaceError(f"Refused by quota: {limit}", cause=Cause.CAP))
             # Who uses the cap is added up from all claims, and most callers do not read it.
-            requester = "this gang" if workload.is_gang else "this pod"
-            gpus = _most(asked, exceeded_cap)
-            error = NeverAllowedError if _exceeds(gpus, exceeded_cap) else LimitError
-            raise error(partial(self._refusal, tenant, exceeded_cap, f"{requester} requests", gpus))
-        limit = f'tenant "{tenant}" may use {counted(exceeded_cap.gpus, "GPU")}{_of(exceeded_cap)}'
-        in_use = f"In use: {_plain(self.used_of(tenant, exceeded_cap))}"
+            raise LimitError(partial(self._waiting, tenant, cap, limit))
+
+        # Other products are left. The reason names a cap only if there is no place on them.
+        cap = next(cap for cap in self._tenants.caps(tenant) if self._products(tenant, asked, leaving, [cap]))
+        limit = f'tenant "{tenant}" may use {counted(cap.gpus, "GPU")}{_of(cap)}'
+        in_use = f"In use: {_plain(self.used_of(tenant, cap))}"
         why = NoPlaceError(f"GPUs are left out by quota: {limit}", nearest=in_use, cause=Cause.CAP)
         return Allowance(members, allowance.closed | closed, why)
 
-    def _refusal(self, tenant: str, cap: Cap, requests: str, gpus: float) -> NoPlaceError:
-        """Return the error for a workload that a cap refuses.
+    def _waiting(self, tenant: str, cap: Cap, limit: str) -> NoPlaceError:
+        """Return the error for a workload that waits until its tenant uses fewer GPUs.
 
-        Args:
-            tenant: The tenant.
-            cap: The cap.
-            requests: The subject and verb of the message: ``this pod requests``.
-            gpus: How many GPUs the workload requests that count for the cap.
+        ``limit`` is the text about the tenant's ``cap`` and the workload's request.
         """
-        limit = f'tenant "{tenant}" may use {counted(cap.gpus, "GPU")}{_of(cap)}, {requests} {_plain(gpus)}'
-        if _exceeds(gpus, cap):
-            return NoPlaceError(f"Refused by quota: {limit}", cause=Cause.CAP)
         users = self._who(tenant, cap)
         in_use = f"In use: {_plain(self.used_of(tenant, cap))}" + (f" ({users})" if users else "")
         return NoPlaceError(f"Waiting for quota: {limit}", nearest=in_use, cause=Cause.CAP)
@@ -193,8 +209,8 @@ class Caps(Limit):
         Returns:
             The first members in ``wanting`` for which the cap leaves enough GPUs, and the denied products. All of
                 ``wanting`` are returned if a pod of the workload already has a claim, or if the workload needs all of
-                them to start. They are also returned if the cap leaves too few GPUs even for the fewest members that
-                can start.
+                them to start. If the cap leaves too few GPUs even for the fewest members that can start, these are
+                returned.
         """
         tenant, leaving = self._tenants.of(workload.key[0]), self._leaving(workload)
 
@@ -213,8 +229,8 @@ class Caps(Limit):
             return wanting, denied
 
         # A gang can begin with fewer. A binary search: if the cap leaves GPUs for some members, it does for fewer.
-        low, high = workload.least, len(wanting) - 1
-        best = None
+        low, high = workload.least + 1, len(wanting) - 1
+        best = wanting[: workload.least], closed_for(workload.least)[0]
         while low <= high:
             middle = (low + high + 1) // 2
             closed_for_fewer, is_denied = closed_for(middle)
@@ -222,7 +238,7 @@ class Caps(Limit):
                 high = middle - 1
             else:
                 best, low = (wanting[:middle], closed_for_fewer), middle + 1
-        return (wanting, denied) if best is None else best
+        return best
 
     def _asked(self, members: Sequence[Member]) -> list[tuple[int, dict[str, float]]]:
         """Return the different requests of some members, each with its number of members.
@@ -255,24 +271,48 @@ class Caps(Limit):
         """
         closed: set[str] = set()
         for cap in caps:
-            room = cap.gpus - self._counted(tenant, cap, leaving) + _ROUNDING
-            closed |= {product for product, gpus in _counting(asked, cap).items() if gpus > room}
+            room = cap.gpus - self._counted(tenant, cap, leaving)
+            closed |= {product for product, gpus in _counting(asked, cap).items() if _exceeds(gpus, room)}
         return frozenset(closed)
 
-    def _over(self, tenant: str, asked: Sequence[tuple[int, dict[str, float]]], leaving: Mapping[str, float]) -> Cap:
-        """Return the first of a tenant's caps that the requests in ``asked`` exceed.
+    def _obstacle(
+        self, tenant: str, asked: Sequence[tuple[int, dict[str, float]]], leaving: Mapping[str, float]
+    ) -> _Obstacle:
+        """Return what keeps the requests in ``asked`` from GPUs. Caps deny all products that they can use.
 
         Args:
             tenant: The tenant.
             asked: The requests, as ``_asked`` returns them.
             leaving: GPUs by product that do not count (``_leaving``).
         """
+        # 1. Which products stay denied, whatever other workloads release.
+        counting = {cap: _counting(asked, cap) for cap in self._tenants.caps(tenant)}
         possible = _possible(asked)
-        for cap in self._tenants.caps(tenant):
-            room = cap.gpus - self._counted(tenant, cap, leaving) + _ROUNDING
-            if any(_counts_for(cap, product) for product in possible) and _most(asked, cap) > room:
-                return cap
-        raise AssertionError("one of them does")
+        always = frozenset(
+            product
+            for cap, by_product in counting.items()
+            for product, gpus in by_product.items()
+            if _exceeds(gpus, cap.gpus)
+        )
+        is_permanent = possible <= always
+
+        # 2. For each other product, or each if there is no other: the caps that deny it, and how many GPUs are missing.
+        lacking: dict[str, list[tuple[int, float]]] = {}
+        for product in possible if is_permanent else possible - always:
+            for index, (cap, by_product) in enumerate(counting.items()):
+                room = cap.gpus if is_permanent else cap.gpus - self._counted(tenant, cap, leaving)
+                if product in by_product and _exceeds(by_product[product], room):
+                    lacking.setdefault(product, []).append((index, by_product[product] - room))
+
+        # 3. Take the product that the first cap of the policies file denies, then the one that lacks the fewest GPUs.
+        #    So the cap that a reason names seldom changes as GPUs are allocated and released.
+        def order(product: str) -> tuple[int, float, str]:
+            return lacking[product][0][0], sum(gpus for _, gpus in lacking[product]), product
+
+        first = min(lacking, key=order)
+        caps = list(counting)
+        requested = {caps[index]: counting[caps[index]][first] for index, _ in lacking[first]}
+        return _Obstacle(requested, always, is_permanent)
 
     def _counted(self, tenant: str, cap: Cap, leaving: Mapping[str, float]) -> float:
         """Return how many GPUs count for a tenant's cap.
@@ -366,24 +406,35 @@ class Caps(Limit):
             return ""
         tenant, leaving = self._tenants.of(workload.key[0]), self._leaving(workload)
         asked = self._asked(self._fitting(workload, members_wanting(workload))[0])
-        cap = self._over(tenant, asked, leaving)
-        gpus = _most(asked, cap)
-        if _exceeds(gpus, cap):
-            most = counted(cap.gpus, "GPU")
-            others = [
-                f"{counted(other.gpus, 'GPU')}{_of(other)}"
-                for other in self._tenants.caps(tenant)
-                if other != cap and _exceeds(_most(asked, other), other)
-            ]
-            also = f" These caps of the tenant also apply: {', '.join(others)}." if others else ""
+        obstacle = self._obstacle(tenant, asked, leaving)
+        cap = next(iter(obstacle.requested))
+        if obstacle.is_permanent:
+            named = [cap]
             raising = f'ask an administrator to raise the cap of tenant "{tenant}"'
-            return f"Request at most {most}{_of(cap)}, or {raising}.{also}"
-        lacking = self._counted(tenant, cap, leaving) + gpus - cap.gpus
-        released = f"{_plain(lacking)} more GPU{'' if math.isclose(lacking, 1) else 's'}{_of(cap)}"
-        return (
-            f'Pods of tenant "{tenant}" must release {released}, or an administrator must raise the cap. '
-            "gputopo tenants shows the caps and their use."
-        )
+            help_text = f"Request at most {counted(cap.gpus, 'GPU')}{_of(cap)}, or {raising}."
+        else:
+            named = list(obstacle.requested)
+            released = " and ".join(
+                f"{_plain(lacking)} more GPU{'' if math.isclose(lacking, 1) else 's'}{_of(cap)}"
+                for cap, gpus in obstacle.requested.items()
+                for lacking in [self._counted(tenant, cap, leaving) + gpus - cap.gpus]
+            )
+            raised = "the cap" if len(named) == 1 else "these caps"
+            help_text = f'Pods of tenant "{tenant}" must release {released}, or an administrator must raise {raised}.'
+        others = [
+            f"{counted(other.gpus, 'GPU')}{_of(other)}" + (f" (in use: {_plain(used)})" if used else "")
+            for other in self._tenants.caps(tenant)
+            if other not in named and self._products(tenant, asked, leaving, [other]) & obstacle.always
+            for used in [self.used_of(tenant, other)]
+        ]
+        if others:
+            help_text += f" These caps of the tenant also apply: {', '.join(others)}."
+        if obstacle.is_permanent:
+            return help_text
+        if obstacle.always:
+            products = first_of(sorted(obstacle.always), _NAMED)
+            help_text += f" GPUs of {products} are left out until a cap is raised, even if the tenant uses none."
+        return f"{help_text} gputopo tenants shows the caps and their use."
 
     def _who(self, tenant: str, cap: Cap) -> str:
         """Return as text the pods or gangs that use most GPUs under a cap.
@@ -416,13 +467,9 @@ def _of(cap: Cap) -> str:
     return f" of {', '.join(cap.products)}" if cap.products else ""
 
 
-def _exceeds(gpus: float, cap: Cap) -> bool:
-    """Return whether a request is larger than a whole cap.
-
-    Then waiting for other workloads cannot help. ``gpus`` is how many GPUs the workload requests that count for the
-    cap.
-    """
-    return gpus > cap.gpus + _ROUNDING
+def _exceeds(gpus: float, room: float) -> bool:
+    """Return whether a request for ``gpus`` GPUs is larger than the ``room`` that a cap leaves."""
+    return gpus > room + _ROUNDING
 
 
 def _counts_for(cap: Cap, product: str) -> bool:
@@ -457,14 +504,6 @@ def _counting(asked: Sequence[tuple[int, dict[str, float]]], cap: Cap) -> dict[s
     return {
         product: sum(count * _needed(by_product, product, capped) for count, by_product in asked) for product in capped
     }
-
-
-def _most(asked: Sequence[tuple[int, dict[str, float]]], cap: Cap) -> float:
-    """Return the most GPUs of a cap that all requests in ``asked`` together can use."""
-    return sum(
-        count * max((gpus for product, gpus in by_product.items() if _counts_for(cap, product)), default=0)
-        for count, by_product in asked
-    )
 
 
 def _add(total: dict[str, float], more: Mapping[str, float]) -> None:

@@ -26,7 +26,7 @@ from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.observe import observe_gang
 from dradriver.controller.steps.rules import scheduler_says
 from dradriver.controller.steps.step import step as next_step
-from dradriver.counted import counted
+from dradriver.counted import counted, first_of
 from dradriver.queue.limits import Offer
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
@@ -108,9 +108,12 @@ class GangWorkload(Workload):
             room=gang_ways.room(self),
             helps=gang_ways.ways(self),
         )
+        # A cap leaves out products for the whole gang, also if single pods would fit under it.
+        closed = first_of(sorted(self.allowance.closed), HELPS)
+        left_out = f"The room does not count GPUs of {closed}: a cap leaves them out for the gang as a whole"
         return Verdict(
             reason=why.without_figures.why.text,
-            nearest=why.nearest,
+            nearest=sentences(why.nearest, left_out if closed else ""),
             gang=gang,
             free=None if whole is None else gpu_sets.free(scene, whole, fit, self.pending.key[0]),
             helps=() if whole is None else tuple(gpu_sets.left_out(scene, wish, whole, fit)[:HELPS]),

@@ -188,6 +188,9 @@ async def test_explain_says_that_a_higher_cap_gives_a_gang_a_place_at_once(
     explained = await shell.data(f"explain train-0 {option}")
     assert "GPUs are left out by quota" in explained["reason"]
     assert explained["nearest"].startswith("The whole cluster has room for 0 of them.")
+    assert explained["nearest"].endswith(
+        "The room does not count GPUs of NVIDIA H100 80GB HBM3: a cap leaves them out for the gang as a whole."
+    )
     assert explained["gang"]["room"] == [{"level": "cluster", "pods": 0, "domain": ""}]
     assert explained["quota_help"] == RAISE.format(release="")
     assert [[(end["node"], end["owners"][0]["pods"]) for end in way] for way in explained["gang"]["would_help"]] == [
@@ -249,4 +252,66 @@ async def test_a_refusal_names_the_other_caps_that_the_request_exceeds(
     assert (await shell.data(f"explain p {option}"))["quota_help"] == (
         'Request at most 6 GPUs, or ask an administrator to raise the cap of tenant "blue". '
         "These caps of the tenant also apply: 4 GPUs of NVIDIA H100*."
+    )
+
+
+async def test_a_refusal_names_the_caps_that_are_in_use(
+    cluster: GpuCluster, shell: CommandLine, tmp_path: Path
+) -> None:
+    cluster.node("node-a")
+    cluster.node("node-b", "hgx-h100")
+    option = blue(cluster, tmp_path)
+    cluster.pod("own", 4)
+    await run_all(cluster)
+    for number in range(2):
+        cluster.pod(f"train-{number}", 3, wishes={"gang": "train", "gang-size": "2", "product": "NVIDIA H100*"})
+    await run_all(cluster)
+    explained = await shell.data(f"explain train-0 {option}")
+    assert explained["reason"] == explained["recorded_reason"]
+    assert explained["reason"].startswith("Refused by quota: ")
+    assert explained["queue"] is None
+    assert explained["quota_help"] == (
+        'Request at most 4 GPUs of NVIDIA H100*, or ask an administrator to raise the cap of tenant "blue". '
+        "These caps of the tenant also apply: 6 GPUs (in use: 4)."
+    )
+    file = option.split()[1]
+    (queued,) = await shell.data("queue", "--policies", file)
+    assert (queued["state"], queued["position"]) == ("refused", None)
+
+
+async def test_who_waits_for_a_cap_is_told_the_caps_that_leave_out_gpus_then(
+    cluster: GpuCluster, shell: CommandLine, tmp_path: Path
+) -> None:
+    await only_h100_are_free(cluster)
+    option = blue(cluster, tmp_path)
+    cluster.pod("solo", 3)
+    await run_all(cluster)
+    for number in range(2):
+        cluster.pod(f"six-{number}", 3, wishes={"gang": "six", "gang-size": "2"})
+    await run_all(cluster)
+    explained = await shell.data(f"explain six-0 {option}")
+    assert explained["reason"] == (
+        'Waiting for quota: tenant "blue" may use 6 GPUs, this gang requests 6. In use: 3 (default/solo 3).'
+    )
+    assert explained["quota_help"] == (
+        'Pods of tenant "blue" must release 3 more GPUs, or an administrator must raise the cap. These caps of the '
+        "tenant also apply: 4 GPUs of NVIDIA H100* (in use: 3). GPUs of NVIDIA H100 80GB HBM3 are left out until a cap "
+        "is raised, even if the tenant uses none. gputopo tenants shows the caps and their use."
+    )
+
+
+async def test_who_waits_for_two_caps_is_told_what_to_release_for_each(
+    cluster: GpuCluster, shell: CommandLine, tmp_path: Path
+) -> None:
+    cluster.node("node-b", "hgx-h100")
+    option = blue(cluster, tmp_path)
+    cluster.pod("own", 3)
+    await run_all(cluster)
+    cluster.pod("p", 4)
+    await run_all(cluster)
+    explained = await shell.data(f"explain p {option}")
+    assert explained["reason"].startswith('Waiting for quota: tenant "blue" may use 6 GPUs, this pod requests 4. ')
+    assert explained["quota_help"] == (
+        'Pods of tenant "blue" must release 1 more GPU and 3 more GPUs of NVIDIA H100*, or an administrator must raise '
+        "these caps. gputopo tenants shows the caps and their use."
     )

@@ -168,6 +168,59 @@ async def test_a_pod_that_may_have_other_products_gets_one_that_the_cap_leaves()
     assert "may use 4 GPUs of NVIDIA H100*, this pod requests 2. In use: 4" in (cluster.note("third", "reason") or "")
 
 
+H100_ALONE = Cap(gpus=4, products=(H100,))
+A100_ALONE = Cap(gpus=6, products=("NVIDIA A100*",))
+
+
+@pytest.mark.parametrize("in_use", [0, 4])
+@pytest.mark.parametrize("pods", [1, 2])
+async def test_a_cap_that_always_refuses_decides_before_one_that_is_in_use(pods: int, in_use: int) -> None:
+    cluster = cluster_of(capped(6, H100_ALONE), a="dgx-h100", b="dgx-a100")
+    if in_use:
+        cluster.pod("first", in_use)
+        await cluster.settle()
+    group = {} if pods == 1 else {"gang": "train", "gang-size": "2"}
+    for number in range(pods):
+        cluster.pod(f"p{number}", 6 // pods, wishes={"product": H100, **group})
+    await cluster.settle()
+    assert cluster.note("p0", "reason") == (
+        'Refused by quota: tenant "vision" may use 4 GPUs of NVIDIA H100*, '
+        f"this {'pod' if pods == 1 else 'gang'} requests 6."
+    )
+
+
+async def test_a_cap_that_always_refuses_one_product_refuses_no_pod_that_can_get_another() -> None:
+    cluster = cluster_of(capped(100, H100_ALONE, A100_ALONE), a="dgx-h100", b="dgx-a100")
+    cluster.pod("first", 4, wishes={"product": "NVIDIA A100*"})
+    await cluster.settle()
+    cluster.pod("second", 6)
+    await cluster.settle()
+    assert cluster.note("second", "reason") == (
+        'Waiting for quota: tenant "vision" may use 6 GPUs of NVIDIA A100*, this pod requests 6. '
+        "In use: 4 (default/first 4)."
+    )
+    end(cluster, "first")
+    await cluster.settle()
+    assert placed(cluster, "second") == ["second"]
+
+
+async def test_a_share_that_a_cap_refuses_on_small_gpus_waits_for_a_large_one() -> None:
+    cluster = cluster_of(capped(0.3))
+    for name, profile in (("a", "dgx-a100"), ("b", "dgx-h100")):
+        cluster.node(name, profile, mode=Mode(shared="time-slicing"))
+    share = Amount(memory_mib=16 * 1024)  # 0.4 of an A100 with 40 GB, 0.2 of an H100 with 80 GB
+    cluster.pod("first", share)
+    await cluster.settle()
+    cluster.pod("second", share)
+    await cluster.settle()
+    assert (cluster.note("second", "reason") or "").startswith(
+        'Waiting for quota: tenant "vision" may use 0.3 GPUs, this pod requests 0.2. In use: 0.2'
+    )
+    end(cluster, "first")
+    await cluster.settle()
+    assert placed(cluster, "second") == ["second"]
+
+
 async def test_where_what_the_cap_leaves_is_full_it_is_told_both_and_gets_either() -> None:
     cluster = cluster_of(capped(100, Cap(gpus=4, products=(H100,))), a="dgx-h100", b="dgx-a100")
     cluster.rival("theirs", "b", range(8))
@@ -277,6 +330,31 @@ async def test_a_gang_that_may_begin_with_fewer_begins_with_as_many_as_its_cap_l
         cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "2-4"})
     await cluster.settle()
     assert placed(cluster, *pods) == pods[:3]
+
+
+@pytest.mark.parametrize(
+    ("cap", "reason"),
+    [
+        (24, "Waiting for quota: {cap} 24 GPUs, this gang requests at least 16. In use: 16 (default/first 8, "),
+        (12, "Refused by quota: {cap} 12 GPUs, this gang requests at least 16."),
+    ],
+)
+async def test_a_gang_that_may_begin_with_fewer_is_refused_only_if_the_fewest_exceed_a_cap(
+    cap: int, reason: str
+) -> None:
+    cluster = cluster_of(capped(24), **dict.fromkeys("abcd", "dgx1-v100"))
+    for name in ("first", "other"):
+        cluster.pod(name, 8)
+    await cluster.settle()
+    cluster.worker.follow(capped(cap))
+    for number in range(4):
+        cluster.pod(f"train-{number}", 8, wishes={"gang": "train", "gang-size": "2-4"})
+    await cluster.settle()
+    assert (cluster.note("train-0", "reason") or "").startswith(reason.format(cap='tenant "vision" may use'))
+    if cap > 16:
+        end(cluster, "other")
+        await cluster.settle()
+        assert len(placed(cluster, *(f"train-{number}" for number in range(4)))) == 2
 
 
 async def test_two_that_are_decided_before_either_is_written_do_not_go_beyond_it_together() -> None:
