@@ -59,7 +59,7 @@ def given(namespace: Namespace, prefix: str, count: int) -> set[str]:
     def found() -> set[str]:
         return {uuid for name in pods if (uuid := namespace.annotation(name, names.ALLOCATED))}
 
-    # The first reason of a pod can be that the node's devices are just being published again: its GPU comes after that.
+    # A pod can have a reason for a moment before it gets its GPU, for example while its node publishes its devices.
     eventually(f"{count} pods have a GPU", lambda: len(found()) >= count, timeout_s=90)
     eventually("each pod has a GPU or a reason", lambda: all(map(is_answered, pods)), timeout_s=90)
     uuids = found()
