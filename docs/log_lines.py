@@ -30,7 +30,14 @@ _DISK: Final = "Check whether the node's disk is full, read-only or damaged."
 _NOTHING: Final = "Nothing."
 _READ_FAILED: Final = "The API server refused the read, or did not answer."
 _WRITE_FAILED: Final = "The API server refused the write, or did not answer."
-_CHECKPOINT: Final = "The node agent cannot read its checkpoint, its files about prepared claims."
+_CHECKPOINT: Final = (
+    "The node agent cannot read its checkpoint, its files about prepared claims. Or another node agent has locked "
+    "these files, as in an upgrade."
+)
+_CHECKPOINT_CURE: Final = (
+    "Read the error. If a file cannot be read, check whether the node's disk is full, read-only or damaged. The agent "
+    "tries again."
+)
 
 LOG_LINES: Final[dict[str, About]] = {
     # The cluster cache of the controller.
@@ -93,9 +100,9 @@ LOG_LINES: Final[dict[str, About]] = {
         _BUG,
     ),
     "cannot start to lead": About(
-        "This replica of the controller is the new leader. It cannot read the cluster, or cannot write its first "
-        "objects.",
-        _WRITE,
+        "This replica of the controller is the new leader. It first reads all ResourceClaims again. The API server "
+        "refused this read, or did not answer.",
+        _READ,
     ),
     "cannot check whether Pod Security": About(
         "The controller cannot read the Namespace object of its own namespace.",
@@ -456,9 +463,10 @@ LOG_LINES: Final[dict[str, About]] = {
         _NOTHING,
     ),
     "which has an unreadable checkpoint entry, cannot be unprepared": About(
-        "The checkpoint is the node agent's files about prepared claims. The entry of this claim is damaged, so "
-        "the node agent cannot undo what it prepared.",
-        _DISK,
+        "The checkpoint is the node agent's files about prepared claims. The entry of this claim is damaged, and "
+        "the claim does not exist any more. The node agent cannot release the claim's devices: a file cannot be "
+        "removed, a process uses a device, or an earlier call for the claim has not ended.",
+        "Read the error, and remove its cause. The agent tries again.",
     ),
     "The status of claim": About(
         "The API server refused to write the claim's status, or did not answer.",
@@ -529,7 +537,7 @@ LOG_LINES: Final[dict[str, About]] = {
     ),
     "Events about unhealthy GPUs": About(
         _CHECKPOINT,
-        _DISK,
+        _CHECKPOINT_CURE,
     ),
     "cannot measure whether GPUs are idle": About(
         "The GPU driver does not answer.", "Run `nvidia-smi` on the node. Until then no pod counts as idle."
@@ -542,7 +550,7 @@ LOG_LINES: Final[dict[str, About]] = {
     ),
     "The kubelet does not get the health": About(
         _CHECKPOINT,
-        _DISK,
+        _CHECKPOINT_CURE,
     ),
     "The sockets of the plugin were removed": About(
         "A program removed the sockets from the kubelet's plugin folder.",
@@ -636,7 +644,7 @@ LOG_LINES: Final[dict[str, About]] = {
     ),
     "cannot read which claims are prepared": About(
         _CHECKPOINT,
-        _DISK,
+        _CHECKPOINT_CURE,
     ),
     "does not keep these fields": About(
         "NAME is a ResourceSlice, and REFUSED names the fields. The API server is older than these fields, or a "

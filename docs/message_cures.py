@@ -94,10 +94,12 @@ REASONS: Final[dict[str, Cure]] = {
         "ends. Wait until it ends, or end it.",
     ),
     "GPUs that are reserved for a workload that has waited longer are left out": Cure(
-        "The controller keeps some free GPUs for another pod or gang ([tenants.md](../tasks/tenants.md#reservations)).",
-        "Run `gputopo queue`: it names that pod or gang. Your pod gets these GPUs now if its "
-        "`gpu.topology/max-duration` (its longest run time) is short enough. It must end before the last of the "
-        "pods that run on these GPUs. If the end of one of them is unknown, it must end within 5 minutes.",
+        "The controller keeps these GPUs for another pod or gang until enough of them are free "
+        "([tenants.md](../tasks/tenants.md#reservations)). Some are free now, and pods still run on others.",
+        "Run `gputopo queue`: it names that pod or gang. Your pod can use the free ones if its "
+        "`gpu.topology/max-duration` (its longest run time) is short enough: it must end before the last pod that "
+        "now runs on reserved GPUs ends. If a pod there has no known end, your pod must end within "
+        "`queue.reservation.shortMinutes` of the policies file (5 minutes by default).",
     ),
     "Waiting for the preemption of": Cure(
         "The controller ends pods or gangs of lower priority for this pod ([preemption.md](../tasks/preemption.md)).",
@@ -292,8 +294,8 @@ REASONS: Final[dict[str, Cure]] = {
         "GPUs can be free, but no node has enough free [NICs](../tasks/nic-claims.md) that match the claim. "
         "With `near-nic: required` the NICs must also be near the GPUs. A tainted NIC is free only for a pod "
         "that tolerates the taint.",
-        "Wait until pods with NICs end. `gputopo explain` says how many NICs of each node are free, and how "
-        "many are tainted.",
+        "Wait until pods with NICs end. `gputopo explain` names the three nodes with the most free NICs, and says how "
+        "many of their NICs are free, how many of these are tainted, and how many match the claim.",
     ),
     "no node with free GPUs was found yet": Cure(
         "The nodes tried so far have free GPUs, but not the [NICs](../tasks/nic-claims.md) that the claim "
@@ -335,8 +337,10 @@ REASONS: Final[dict[str, Cure]] = {
         "Check whether the scheduler of `spec.schedulerName` runs.",
     ),
     "no scheduler with the pod's schedulerName has bound a pod with a claim yet": Cure(
-        "The controller does not know whether a scheduler with this name runs. Until this scheduler binds a pod "
-        "with a claim, the controller tries only one workload (pod or gang) of the tenant at a time.",
+        "The controller does not know whether a scheduler with this name runs, because it has not seen this scheduler "
+        "allocate a claim. Of all workloads (pods or gangs) of the tenant with such schedulers, the controller tries "
+        "only one at a time. If a namespace has no tenant, the limit is for the namespace. Workloads with known "
+        "schedulers do not wait for them.",
         "Check `spec.schedulerName`, and whether that scheduler runs.",
     ),
     "Waiting for answers to earlier writes in this namespace. A webhook may delay them": Cure(

@@ -79,6 +79,8 @@ _PARTS: Final = {
     "dradriver": "Controller",
 }
 """The process that writes the log lines of a module, by the beginning of its path."""
+_LEVELS: Final = ("warning", "error", "critical")
+"""The levels of log lines, the least severe first."""
 
 
 def page() -> str:
@@ -177,8 +179,9 @@ def _refusals() -> Iterator[str]:
 def _log_lines() -> Iterator[str]:
     yield "## Log lines\n"
     yield (
-        "All log lines of level warning and error. ERROR stands for the cause that the line itself names. *Prepare* "
-        "and *unprepare*\nare the kubelet's calls to the node agent before a pod starts and after it has ended.\n"
+        "All log lines of level warning, error and critical. ERROR stands for the cause that the line itself names. "
+        "*Prepare* and *unprepare*\nare the kubelet's calls to the node agent before a pod starts and after it has "
+        "ended.\n"
     )
     parts: dict[str, dict[str, list[LogLine]]] = {}
     for line in message_source.log_lines():
@@ -190,7 +193,7 @@ def _log_lines() -> Iterator[str]:
         rows = []
         for key, lines in parts[part].items():
             texts = "<br>".join(dict.fromkeys(_code(line.text) for line in lines))
-            level = "error" if any(line.level == "error" for line in lines) else "warning"
+            level = max((line.level for line in lines), key=_LEVELS.index)
             rows.append([texts, level, *LOG_LINES[key]])
         yield from _table(("text", "level", "cause", "what to do"), rows)
 

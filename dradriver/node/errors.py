@@ -28,7 +28,8 @@ class ClaimError(DriverError):
 class NotYetError(ClaimError):
     """A claim cannot be prepared now.
 
-    The kubelet's call tries again, because the cause may pass.
+    The agent tries again during the kubelet's call, because the obstacle may be gone soon. For example, another claim
+    may release the GPU.
     """
 
     reason = "NotYet"
@@ -41,7 +42,7 @@ class NotYetError(ClaimError):
 class DeviceBusyError(NotYetError):
     """Another claim still has the device.
 
-    This can pass: the kubelet may unprepare the old claim after it prepares the new claim.
+    It may be released soon: the kubelet can unprepare the old claim after its first call to prepare the new claim.
     """
 
     reason = "DeviceBusy"

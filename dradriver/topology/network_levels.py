@@ -1,8 +1,9 @@
 """The levels of a cluster's network, and the location of nodes in them, by their labels.
 
 Kubernetes has no standard labels for network levels (KEP-4962 is closed). So this module has a family of label keys for
-each source of labels. An administrator can configure the keys of other labels, nearest level first. Sources: the
-documents of topograph, AWS, Google Cloud, OCI; for CoreWeave issues and charts.
+each source of labels. An administrator can configure the keys of other labels, nearest level first.
+
+The keys of topograph, AWS, Google Cloud and OCI are from their documents. CoreWeave's are from issues and Helm charts.
 
 A family is the label keys of one source, nearest level first. A domain is one part of the network at a level, such as a
 rack.

@@ -117,7 +117,7 @@ class Shares:
         return np.minimum(rooms.cores // cores, rooms.memory // memory)
 
     def most_empty(self, rooms: Rooms, kind: int) -> Array:
-        """Return how many shares of one size (``kind``) fit on an empty GPU at each position: (GPUs,).
+        """Return how many shares of one size (``kind``) fit on each GPU of a node if the GPU is empty: (GPUs,).
 
         ``rooms`` has the GPUs of a group of nodes.
         """
@@ -136,17 +136,18 @@ class Shares:
         return total, rooms.cores, np.full(len(rooms.memory_mib), ALL_CORES)
 
     def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
-        """Return the free compute and memory of the GPU at a position.
+        """Return the free compute and memory of one GPU.
 
-        ``rooms`` has the free capacity of a group of nodes, ``slot`` is the index of the GPU's node in the group.
+        ``rooms`` has the free capacity of a group of nodes. ``position`` is the row of the GPU in its arrays, ``slot``
+        the column of the GPU's node.
         """
         cores, memory = int(rooms.cores[position, slot]), int(rooms.memory[position, slot])
         return _Left(cores, memory, int(rooms.memory_mib[position]), rooms.equal[position])
 
     def empty(self, rooms: Rooms, position: int) -> _Left:
-        """Return the compute and memory that shares can have on the GPU at a position if it is empty.
+        """Return the compute and memory that shares can have on one GPU if it is empty.
 
-        ``rooms`` has the GPUs of a group of nodes.
+        ``position`` is the row of the GPU in ``rooms``, which has the GPUs of a group of nodes.
         """
         total, promised = int(rooms.memory_mib[position]), int(rooms.promised_mib[position])
         return _Left(ALL_CORES, promised, total, rooms.equal[position])
@@ -161,7 +162,7 @@ class Shares:
         return [kind for _, _, kind in sorted(sizes)]
 
     def ways(self, left: _Left) -> Mapping[Counts, int]:
-        """Return the cost of each combination of shares that fits on a GPU.
+        """Return the cost of each combination of shares that fits on a GPU; lower is better.
 
         A key is the number of shares of each size. The cost is the capacity that remains free on the GPU. ``left`` is
         the free capacity of the GPU now.
@@ -169,7 +170,7 @@ class Shares:
         return self._known(left)
 
     def cost(self, left: _Left, counts: Counts) -> int | None:
-        """Return the total cost of these shares on one GPU.
+        """Return the total cost of these shares on one GPU; lower is better.
 
         The result is None if they do not fit. ``left`` is the free capacity of the GPU, ``counts`` the number of shares
         of each size.
@@ -180,10 +181,11 @@ class Shares:
         return portion(Amount(left.cores, left.memory_mib), left.total_mib) - need.portion if any(counts) else 0
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
-        """Return what each combination of shares costs on each node's GPU at one position.
+        """Return the cost of each combination of shares on one GPU of each node; lower is better.
 
-        A key is the index of the combination in ``every_count``, the list of all combinations. A value has the cost on
-        each node of ``slots``: (len(slots),), int32.
+        ``position`` is the row of the GPU in ``rooms``, ``slots`` are the columns of the nodes. A key is the index of
+        the combination in ``every_count``, the list of all combinations. A value has the cost on each node of
+        ``slots``: (len(slots),), int32.
         """
         rows = [rooms.cores[position], rooms.memory[position], rooms.spare[position]]
         cores, memory, spare = rows if len(slots) == len(rows[0]) else [row[slots] for row in rows]
@@ -195,17 +197,17 @@ class Shares:
         return out
 
     def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
-        """Return the cost of each combination of shares that fits on an empty GPU at a position.
+        """Return the cost of each combination of shares on one empty GPU; lower is better.
 
-        A key is the index of the combination in ``every_count``, the list of all combinations. ``rooms`` has the GPUs
-        of a group of nodes.
+        A key is the index of the combination in ``every_count``, the list of all combinations. A combination that does
+        not fit is left out. ``position`` is the row of the GPU in ``rooms``, which has the GPUs of a group of nodes.
         """
         total, promised, equal = self._gpu(rooms, position)
         whole = portion(Amount(ALL_CORES, promised), total)
         return {way: whole - need.portion for way, need in self._each(total, promised, equal).items()}
 
     def _gpu(self, rooms: Rooms, position: int) -> tuple[int, int, int]:
-        """Return three properties of the GPU at a position of the nodes in ``rooms``.
+        """Return three properties of the GPU in row ``position`` of ``rooms``.
 
         1. its memory, MiB
         2. the memory that all its shares together may have, MiB
@@ -266,7 +268,7 @@ class Shares:
         return tuple(share_of(kind, memory_mib, equal) or _TOO_MUCH for kind in self._kinds)
 
     def _needs(self, rooms: Rooms, kind: int) -> tuple[Array, Array]:
-        """Return the compute and the memory that one share of a size takes of the GPU at each position.
+        """Return the compute and the memory that one share of a size takes of each GPU of a node.
 
         Both arrays have the shape (GPUs, 1). ``kind`` is the number of the size in the request.
         """

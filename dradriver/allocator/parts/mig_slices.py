@@ -88,7 +88,7 @@ class Slices:
         return out
 
     def most_empty(self, rooms: Rooms, kind: int) -> Array:
-        """Return how many MIG slices of one profile (``kind``) fit on an empty GPU at each position: (GPUs,).
+        """Return how many MIG slices of a profile (``kind``) fit on each GPU of a node if the GPU is empty: (GPUs,).
 
         ``rooms`` has the GPUs of a group of nodes.
         """
@@ -135,33 +135,34 @@ class Slices:
     def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
         """Return the layout (all possible MIG states) and the present state of one GPU.
 
-        ``position`` is the GPU's. ``rooms`` has the states for a group of nodes, ``slot`` is the index of the GPU's
-        node in the group.
+        ``rooms`` has the states for a group of nodes. ``position`` is the row of the GPU in its arrays, ``slot`` the
+        column of the GPU's node.
         """
         return _Left(rooms.layouts[position], int(rooms.states[position, slot]))
 
     def empty(self, rooms: Rooms, position: int) -> _Left:
         """Return the layout (all possible MIG states) and the empty state of one GPU.
 
-        ``position`` is the GPU's. ``rooms`` has the GPUs of a group of nodes.
+        ``position`` is the row of the GPU in ``rooms``, which has the GPUs of a group of nodes.
         """
         return _Left(rooms.layouts[position], 0)
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
-        """Return what each combination of MIG slices costs on each node's GPU at one position.
+        """Return the cost of each combination of MIG slices on one GPU of each node; lower is better.
 
-        A key is the index of the combination in ``every_count``, the list of all combinations. A value has the cost on
-        each node of ``slots``: (len(slots),), int32.
+        ``position`` is the row of the GPU in ``rooms``, ``slots`` are the columns of the nodes. A key is the index of
+        the combination in ``every_count``, the list of all combinations. A value has the cost on each node of
+        ``slots``: (len(slots),), int32.
         """
         states = rooms.states[position]
         states = states if len(slots) == len(states) else states[slots]
         return {way: costs.take(states, mode="clip") for way, costs in self._each(rooms.layouts[position])}
 
     def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
-        """Return the cost of each combination of MIG slices that fits on an empty GPU at a position.
+        """Return the cost of each combination of MIG slices on one empty GPU; lower is better.
 
-        A key is the index of the combination in ``every_count``, the list of all combinations. ``rooms`` has the GPUs
-        of a group of nodes.
+        A key is the index of the combination in ``every_count``, the list of all combinations. A combination that does
+        not fit is left out. ``position`` is the row of the GPU in ``rooms``, which has the GPUs of a group of nodes.
         """
         return {way: int(costs[0]) for way, costs in self._each(rooms.layouts[position])}
 

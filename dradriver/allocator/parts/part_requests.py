@@ -57,7 +57,7 @@ class Ask(Protocol):
         """
 
     def most_empty(self, rooms: Rooms, kind: int) -> Array:
-        """Return how many fractions of a kind fit on an empty GPU at each position: (GPUs,).
+        """Return how many fractions of a kind fit on each GPU of a node if the GPU is empty: (GPUs,).
 
         ``rooms`` has the GPUs of a group of nodes.
         """
@@ -72,46 +72,47 @@ class Ask(Protocol):
     def left(self, rooms: Rooms, position: int, slot: int) -> Left:
         """Return the free capacity of one GPU, as the argument for ``ways`` and ``cost``.
 
-        ``rooms`` has the free capacity of a group of nodes. ``slot`` is the index of the GPU's node in this group,
-        ``position`` the GPU's position in its node.
+        ``rooms`` has the free capacity of a group of nodes. ``slot`` is the column of the GPU's node in its arrays,
+        ``position`` the row of the GPU.
         """
 
     def empty(self, rooms: Rooms, position: int) -> Left:
-        """Return the capacity that the GPU at a position would have if it were empty.
+        """Return the capacity that one GPU would have if it were empty.
 
-        ``rooms`` has the GPUs of a group of nodes.
+        ``position`` is the row of the GPU in ``rooms``, which has the GPUs of a group of nodes.
         """
 
     def said(self, left: Left) -> str:
         """Return as text the free capacity of a GPU, for messages."""
 
     def ways(self, left: Left) -> Mapping[Counts, int]:
-        """Return the cost of each combination of fractions that fits into ``left``, the free capacity of a GPU.
+        """Return the cost of each combination of fractions that fits into ``left``; lower is better.
 
-        A key is the number of fractions of each kind. The combination without fractions costs 0.
+        ``left`` is the free capacity of a GPU. A key is the number of fractions of each kind. The combination without
+        fractions costs 0.
         """
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
-        """Return what each combination of fractions costs on each node's GPU at one position.
+        """Return the cost of each combination of fractions on one GPU of each node; lower is better.
 
-        A key is the index of the combination in ``every_count``, the list of all combinations. A value has the cost on
-        each node of ``slots``: (len(slots),), int32. If a combination does not fit on a GPU, its cost is at least
-        ``NONE``. A combination that would not fit even on an empty GPU is left out, and so is the combination without
-        fractions.
+        ``position`` is the row of the GPU in ``rooms``, ``slots`` are the columns of the nodes. A key is the index of
+        the combination in ``every_count``, the list of all combinations. A value has the cost on each node of
+        ``slots``: (len(slots),), int32. If a combination does not fit on a GPU, its cost is at least ``NONE``. A
+        combination that would not fit even on an empty GPU is left out, and so is the combination without fractions.
         """
 
     def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
-        """Return the cost of each combination of fractions that fits on an empty GPU at a position.
+        """Return the cost of each combination of fractions on one empty GPU; lower is better.
 
-        A key is the index of the combination in ``every_count``, the list of all combinations. ``rooms`` has the GPUs
-        of a group of nodes.
+        A key is the index of the combination in ``every_count``, the list of all combinations. A combination that does
+        not fit is left out. ``position`` is the row of the GPU in ``rooms``, which has the GPUs of a group of nodes.
         """
 
     def largest_first(self) -> list[int]:
         """Return the kinds of the requested fractions, the kind that is hardest to place first."""
 
     def cost(self, left: Left, counts: Counts) -> int | None:
-        """Return the total cost of these fractions on one GPU.
+        """Return the total cost of these fractions on one GPU; lower is better.
 
         The result is None if they do not fit. ``left`` is the free capacity of the GPU, ``counts`` the number of
         fractions of each kind.

@@ -51,7 +51,7 @@ class Guard:
         """Create the guard, and a key if one is required.
 
         Args:
-            hosts: Names of the page in addition to this machine's own; ``ANY`` for all.
+            hosts: Host names of the page in addition to ``LOCAL``; ``ANY`` for all.
             with_key: Whether readers must have a key.
         """
         self.key = secrets.token_urlsafe(16) if with_key else ""

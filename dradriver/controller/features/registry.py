@@ -1,11 +1,11 @@
 """Registers the controller's features: limits that keep GPUs from workloads, and tasks that report what happened.
 
 feature       registers                        is active while
-caps          a limit (queue/caps)             a tenant has a cap, or namespaces by labels
+caps          a limit (queue/caps)             a tenant has a cap or label selectors, or the policies are not known
 reservations  a limit (reservations)           GPUs are reserved for a workload that has waited long
 partitions    the GPUs a tenant sees (fleets)  the policies file gives tenants nodes or GPUs of their own
 NICs          slices for the cluster cache     a pod has requested NICs
-tenants       labels of namespaces             the policies file chooses tenants by them
+tenants       labels of namespaces             a tenant has label selectors
 usage         a task (writing/usage_store)     this replica leads
 idle pods     a task (idle_pods)               this replica leads
 Pod Security  a task (agent_admission)         this replica leads
@@ -13,8 +13,9 @@ Pod Security  a task (agent_admission)         this replica leads
 The data that features keep of the cluster is registered in ``cluster/cache/feature_books.py``. Their limits on the
 choice of a node are registered in ``placing/node_limits.py``. The loop, the steps and the plan import no feature.
 
-A *limit* says which GPUs a workload may use. A *tenant* is a group of namespaces in the policies file. A tenant's *cap*
-is the largest number of GPUs that it may have at a time.
+A *limit* says which GPUs a workload may use. A *tenant* is a group of namespaces in the policies file, which lists
+them or selects them by labels. A tenant's *cap* is the largest number of GPUs that it may have at a time. The policies
+are not known if the file was invalid when the controller started.
 """
 
 from __future__ import annotations

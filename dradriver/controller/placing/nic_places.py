@@ -74,8 +74,9 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
         rank: Ranks sets of GPUs, without NICs.
 
     Raises:
-        NoNicsError: Sets of GPUs exist, but the nodes that were searched have too few NICs for them.
-        NoPlaceError: No set of GPUs exists.
+        NoNicsError: Nodes were left out because they have too few NICs, and the other nodes have no set of GPUs. The
+            nodes that were left out may have none, either. Or the search ended before all nodes were searched.
+        NoPlaceError: No node has a set of GPUs, and no node was left out because of its NICs.
     """
     ask = wish.nics
     assert ask is not None, "called only for requests with NICs"

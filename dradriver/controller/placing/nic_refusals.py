@@ -1,4 +1,4 @@
-"""Explains why a pod gets no place although GPUs are free: NICs for them are missing. Returns texts with figures.
+"""Explains that a pod with NICs gets no place because NICs are missing. Returns texts with figures.
 
 ``nic_places`` and ``gang_nics`` call this module.
 """
@@ -20,7 +20,7 @@ _MOST_NODES_IN_TEXT: Final = 3  # whose numbers of NICs a reason names
 
 
 class NoNicsError(NodeLimitError):
-    """GPUs are free, but not enough matching NICs on their nodes."""
+    """Nodes have too few free NICs that match the request, and no other node has the GPUs."""
 
     reason = "NoNICs"
 
@@ -62,7 +62,7 @@ def wanted(ask: NicAsk) -> str:
 
 
 def figures(picture: Picture, ask: NicAsk, nodes: Collection[str]) -> str:
-    """Return as text the numbers of NICs on these nodes: all, the free ones, and those that match.
+    """Return as text the numbers of NICs on these nodes: all, the free ones, and the free ones that match.
 
     A NIC matches if ``ask``, the request for NICs, accepts it. Only the three nodes with the most free NICs are named.
     """
@@ -71,9 +71,10 @@ def figures(picture: Picture, ask: NicAsk, nodes: Collection[str]) -> str:
 
 
 def _figures(picture: Picture, ask: NicAsk, node: str) -> str:
-    """Return as text the numbers of NICs on a node: all, the free ones, and those that match.
+    """Return as text the numbers of NICs on a node: all, the free ones, and the free ones that match.
 
-    A NIC matches if ``ask``, the request for NICs, accepts it.
+    A NIC matches if ``ask``, the request for NICs, accepts it. If the NICs must be near GPUs or have
+    equal attributes, the text also lists GPUs that can have a NIC each.
     """
     nics, free_nics = picture.nics.on(node), picture.nics.free(node)
     judge = picture.nics.counts.judge(ask.requests)

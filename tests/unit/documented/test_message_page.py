@@ -23,6 +23,11 @@ def test_each_log_line_has_a_cause_and_a_cure() -> None:
     assert {messages.about(line) for line in lines} == {*LOG_LINES}, "docs/log_lines.py has what no log line says"
 
 
+def test_a_row_has_the_level_of_its_log_line() -> None:
+    row = next(line for line in PAGE.splitlines() if "The work did not stop in time" in line)
+    assert "| critical |" in row
+
+
 def test_each_module_that_logs_warnings_has_a_log_line_in_the_page() -> None:
     found = {str(line.path) for line in message_source.log_lines()}
     form = re.compile(r"logger\.(warning|error|exception|critical)\(")

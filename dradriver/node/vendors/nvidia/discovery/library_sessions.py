@@ -5,7 +5,8 @@ GPU's handle is valid in all sessions until the last session ends. This is true 
 return the error "GPU is lost".
 
 Handles of MIG devices are not kept, because they end with the device (nvmlDeviceGetMigDeviceHandleByIndex). Answers may
-be wrong at times. So they are also forgotten when a reading asks for facts again (``failed_queries.Answers``).
+be wrong at times. So a reading also forgets them at its start if the NVML session is new, or after 60 readings (about
+ten minutes). ``failed_queries.Answers.begin`` does this.
 """
 
 from __future__ import annotations
