@@ -44,8 +44,8 @@ _BETTER: Final = (
     "a better one is free now. The driver does not move running pods: create the pod again if it should get the set"
 )
 END_THE_OWNER: Final = (
-    "End the owner or gang that is named before a pod, for example the Job. If only the pod ends, a new pod can take the "
-    "same GPUs."
+    "End the owner or gang that is named before a pod, for example the Job. "
+    "If only the pod ends, a new pod can take the same GPUs."
 )
 _HEALTH: Final = "gputopo health says what is wrong, and the repair"
 _CORDONED: Final = "cordoned"  # ``selector_classes.CORDONED``, which loads numpy
