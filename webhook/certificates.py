@@ -178,7 +178,7 @@ def _is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) ->
 
 
 def _new_authority(now: datetime.datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return a new self-signed authority, which is valid from ``now`` on, and its key."""
+    """Return a new self-signed authority, valid from ``BACKDATE`` before ``now``, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     # Two authorities are valid during a replacement. Verifiers look an issuer up by its name, so the names differ.

@@ -25,7 +25,7 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
 from dradriver.view.output import show_as
 
-_RELEASE: Final = re.compile(r"([a-z0-9.-]{1,253})/([a-z0-9.-]{1,53})/([0-9]{1,9})")
+_RELEASE: Final = re.compile(r"([a-z0-9.-]{1,253})/([a-z0-9.-]{1,53})")
 
 
 class Release(NamedTuple):
@@ -33,21 +33,20 @@ class Release(NamedTuple):
 
     namespace: str
     name: str
-    revision: str
 
 
 def _read_release(_: click.Context, __: click.Parameter, text: str | None) -> Release | None:
     if text is None:
         return None
     if (match := _RELEASE.fullmatch(text)) is None:
-        raise click.BadParameter("write NAMESPACE/NAME/REVISION, for example gpu-topology/gpu-topology/3")
+        raise click.BadParameter("write NAMESPACE/NAME, for example gpu-topology/gpu-topology")
     return Release(*match.groups())
 
 
 @click.command()
 @namespace_options("Only this namespace. Default: all namespaces.")
 @click.option(
-    "--release", metavar="NAMESPACE/NAME/REVISION", callback=_read_release,
+    "--release", metavar="NAMESPACE/NAME", callback=_read_release,
     help="For the hook of the chart: also print how to keep or uninstall this Helm release.",
 )  # fmt: skip
 @server_options
@@ -121,13 +120,16 @@ def _ways(release: Release) -> Iterator[str]:
     """Yield what the user can do after ``helm uninstall`` was stopped, each with its command.
 
     Helm writes the status ``uninstalling`` into the release before it runs the hook. ``helm upgrade`` needs a release
-    with the status ``deployed``, and ``helm rollback`` makes one (Helm 4.2.4, pkg/action).
+    with the status ``deployed``, and ``helm rollback`` makes one (Helm 4.2.4, pkg/action). The hook does not know the
+    revision: after a rollback Helm runs the hook of the older revision, whose number may have left the history.
     """
     helm = f"{release.name} --namespace {release.namespace}"
     yield "List these pods again: gputopo uninstall"
+    yield f"When these pods are gone, repeat the uninstallation: helm uninstall {helm}"
     yield (
-        f"Keep the driver: helm rollback {release.name} {release.revision} --namespace {release.namespace}. Until "
-        "then the release has the status uninstalling, and helm upgrade refuses it."
+        f"Keep the driver: helm rollback {release.name} REVISION --namespace {release.namespace}. REVISION is the "
+        f"number that helm history {helm} prints next to the status uninstalling. Until then helm "
+        "upgrade refuses the release."
     )
     yield (
         f"Uninstall although pods need the driver: helm uninstall {helm} --no-hooks. For later uninstallations, the "

@@ -18,7 +18,7 @@ import yaml
 
 from dradriver.errors import DriverError
 from dradriver.yamltext.bounded import line_of, problem_of
-from dradriver.yamltext.value_hints import cure
+from dradriver.yamltext.value_hints import misfits
 
 _ROOT: Final = "$"
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
@@ -73,11 +73,15 @@ class Text:
     """The data of a YAML text, with the line of each value.
 
     Attributes:
-        data: Dicts, lists and strings.
+        data: Dicts, lists and strings, without the keys of ``key_problems``.
+        key_problems: The keys that are not allowed or occur twice.
     """
 
-    def __init__(self, data: object, lines: dict[str, int], form: Form, source: str) -> None:
+    def __init__(
+        self, data: object, lines: dict[str, int], key_problems: list[Problem], form: Form, source: str
+    ) -> None:
         self.data = data
+        self.key_problems = key_problems
         self._lines = lines
         self._form = form
         self._source = source
@@ -86,14 +90,19 @@ class Text:
         """Return the data of the YAML text, converted to the type ``wanted``.
 
         Raises:
-            DriverError: A value does not fit the type. The error is of the class that the text's ``Form`` names. It has
-                the line, the place, the bad value and what is allowed.
+            DriverError: A key is wrong, or a value does not fit the type. The error is of the class that the text's
+                ``Form`` names. It has the line, the place, the bad value and what is allowed.
         """
-        try:
-            return msgspec.convert(self.data, wanted, strict=False)
-        except msgspec.ValidationError as error:
-            at, says = cure(error, self.data, wanted)
-            raise self.refusal(at, says) from None
+        for problem in (*self.key_problems, *self.value_problems(wanted)):
+            raise self._form.error(problem)
+        return msgspec.convert(self.data, wanted, strict=False)
+
+    def value_problems(self, wanted: type[object]) -> list[Problem]:
+        """Return all values and keys of the YAML text that do not fit the type ``wanted``."""
+        return [
+            self.problem(misfit.place, misfit.says)._replace(line=self._line(misfit.key or misfit.place))
+            for misfit in misfits(self.data, wanted)
+        ]
 
     def refusal(self, at: str, says: str) -> DriverError:
         """Return an error about a place in the YAML text, with its line.
@@ -136,9 +145,9 @@ def read(text: str, form: Form, *, source: str) -> Text:
         raise form.error(Problem(source, line_of(error), "", f"The text is not YAML: {problem_of(error)}.")) from error
     if node is None and form.start:
         raise form.error(Problem(source, 1, "", f"The file is empty. {form.start}"))
-    lines: dict[str, int] = {}
-    data = {} if node is None else _Reading(form, source, lines).plain(node, _ROOT)
-    return Text(data, lines, form, source)
+    reading = _Reading(form, source)
+    data = {} if node is None else reading.plain(node, _ROOT)
+    return Text(data, reading.lines, reading.key_problems, form, source)
 
 
 class _Composing(yaml.BaseLoader):
@@ -163,10 +172,11 @@ class _Composing(yaml.BaseLoader):
 
 
 class _Reading:
-    def __init__(self, form: Form, source: str, lines: dict[str, int]) -> None:
+    def __init__(self, form: Form, source: str) -> None:
+        self.lines: dict[str, int] = {}
+        self.key_problems: list[Problem] = []
         self._form = form
         self._source = source
-        self._lines = lines
         self._values = 0
 
     def plain(self, node: yaml.Node, at: str, depth: int = 0) -> object:
@@ -175,7 +185,7 @@ class _Reading:
         ``at`` is the place of the node, such as ``$.gpus[1]``; ``depth`` is its level, from 0.
         """
         form, line = self._form, node.start_mark.line + 1
-        self._lines.setdefault(at, line)
+        self.lines.setdefault(at, line)
         self._values += 1
         if self._values > form.most:
             raise self._refusal(line, f"The {form.whole} has more than {form.most} values, including those of aliases.")
@@ -193,12 +203,17 @@ class _Reading:
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or not form.key.fullmatch(key.value):
-                raise self._refusal(line, f"This key is not allowed. A key must be {form.keys}.")
+                self._add_key_problem(line, f"This key is not allowed. A key must be {form.keys}.")
+                continue
             if key.value in plain:
-                raise self._refusal(line, f"The key {key.value} occurs twice. Write it once.")
-            self._lines[f"{at}.{key.value}"] = line
+                self._add_key_problem(line, f"The key {key.value} occurs twice. Write it once.")
+                continue
+            self.lines[f"{at}.{key.value}"] = line
             plain[key.value] = self.plain(value, f"{at}.{key.value}", depth + 1)
         return plain
+
+    def _add_key_problem(self, line: int, says: str) -> None:
+        self.key_problems.append(Problem(self._source, line, "", says))
 
     def _refusal(self, line: int, says: str) -> DriverError:
         return self._form.error(Problem(self._source, line, "", says))

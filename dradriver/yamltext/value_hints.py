@@ -8,18 +8,16 @@ the bounds of a number. A field's ``msgspec.Meta`` can give other hints, as ``ex
 from __future__ import annotations
 
 import difflib
-import re
+import functools
 import types
 import typing
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import inspect
 
-_PLACE = re.compile(r"(.*?) - at (`key` in )?`([^`]*)`", re.DOTALL)
 _MOST_SHOWN = 60  # characters of a bad value
-_STEP = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
 
 
 def hint(word: str, allowed: Iterable[str]) -> str:
@@ -29,57 +27,87 @@ def hint(word: str, allowed: Iterable[str]) -> str:
     return f" (did you mean {by_letters[near[0]]}?)" if near else ""
 
 
-def cure(error: msgspec.ValidationError, data: Any, expected_type: Any) -> tuple[str, str]:
-    """Return the place of a YAML value of a wrong type, and what to write.
+class Misfit(NamedTuple):
+    """A YAML value or key that does not fit its type.
 
-    The place is, for example, ``$.gpus[1].numa``. The message names the bad value and the allowed values.
+    Attributes:
+        place: The place of the value, such as ``$.gpus[1].numa``. For a key of a mapping that is not a field, the place
+            of the mapping.
+        says: What is wrong, and what to write.
+        key: The place of the key, if the key is wrong and ``place`` is the mapping.
+    """
+
+    place: str
+    says: str
+    key: str = ""
+
+
+def misfits(value: Any, expected_type: Any, place: str = "$") -> Iterator[Misfit]:
+    """Yield all misfits of a YAML value, in the order of the text. ``msgspec.convert`` raises only the first one.
 
     Args:
-        error: The exception that ``msgspec.convert`` raised.
-        data: The YAML text as dicts, lists and strings.
-        expected_type: The type to which ``data`` should be converted.
+        value: Dicts, lists and strings.
+        expected_type: The type to which ``value`` should be converted.
+        place: The place of the value.
     """
-    placed = _PLACE.fullmatch(str(error))  # the whole has no place
-    message, of_key, path = placed.groups() if placed else (str(error), None, "")
-    at, value = "$", data
-    for step in _STEP.finditer(path):
-        at, expected_type, value = _down(step, at, expected_type, value)
-    if of_key is not None:
-        keys = typing.get_args(_bare(expected_type))[0]
-        bad = next(key for key in value if not _converts(key, keys))
-        return at, f"{_shown(bad)} is not allowed as a key. Write {_words(keys)}."
-    struct = inspect.type_info(_bare(expected_type))
-    if isinstance(struct, inspect.StructType) and isinstance(value, dict):  # a field of it is unknown or missing
-        unknown = re.search("unknown field `(.*)`", message)
-        names = [field.encode_name for field in struct.fields]
-        if unknown:
-            known = f"Known fields: {', '.join(names)}{hint(unknown[1], names)}."
-            return f"{at}.{unknown[1]}", f"This field is unknown. {known}"
-        return at, f"{message}."
-    near = hint(value, map(str, struct.values)) if isinstance(struct, inspect.LiteralType) and _text(value) else ""
-    return at, f"{_shown(value)} is not allowed{near}. Write {_words(expected_type)}."
+    if _converts(value, expected_type):
+        return
+    bare = _bare(expected_type, value)
+    is_explained = False
+    if not _has_allowed_length(value, expected_type):
+        yield _wrong_value(value, expected_type, place)
+        is_explained = True
+    for misfit in _misfits_of_parts(value, bare, place):
+        yield misfit
+        is_explained = True
+    if not is_explained:
+        yield _wrong_value(value, expected_type, place)
 
 
-def _down(step: re.Match[str], at: str, wanted: Any, value: Any) -> tuple[str, Any, Any]:
-    """Follow one step of a path in msgspec's error; return place, type and value.
+def _misfits_of_parts(value: Any, bare: Any, place: str) -> Iterator[Misfit]:
+    """Yield the misfits of a value's keys and items. ``bare`` is the value's type without ``msgspec.Meta``."""
+    if isinstance(value, list) and typing.get_origin(bare) is tuple:
+        for i, item in enumerate(value):
+            yield from misfits(item, typing.get_args(bare)[0], f"{place}[{i}]")
+    elif isinstance(value, dict) and typing.get_origin(bare) is dict:
+        keys, values = typing.get_args(bare)
+        for key, item in value.items():
+            if not _converts(key, keys):
+                says = f"{_shown(key)} is not allowed as a key. Write {_words(keys)}."
+                yield Misfit(place, says, key=f"{place}.{key}")
+            yield from misfits(item, values, f"{place}.{key}")
+    elif isinstance(value, dict) and isinstance(bare, type) and issubclass(bare, msgspec.Struct):
+        fields = _fields(bare)
+        for key, item in value.items():
+            if key in fields:
+                yield from misfits(item, fields[key].type, f"{place}.{key}")
+            else:
+                says = f"This field is unknown. Known fields: {', '.join(fields)}{hint(key, fields)}."
+                yield Misfit(f"{place}.{key}", says)
+        for name, field in fields.items():
+            if field.required and name not in value:
+                yield Misfit(place, f"Object missing required field `{name}`.")
 
-    A step is a field (``.gpus``) or a list item (``[1]``).
 
-    Args:
-        step: The match of one step in the path.
-        at: The place before the step.
-        wanted: The type at that place.
-        value: The value at that place.
-    """
-    above = _bare(wanted, value)
-    if step[1]:
-        fields = msgspec.structs.fields(above)
-        return f"{at}.{step[1]}", next(f.type for f in fields if f.encode_name == step[1]), value[step[1]]
-    of = typing.get_args(above)
-    if step[2] == "...":  # of a dict; msgspec does not say of which key
-        key = next(key for key, one in value.items() if not _converts(one, of[1]))
-        return f"{at}.{key}", of[1], value[key]
-    return f"{at}[{step[2]}]", of[0], value[int(step[2])]
+@functools.cache
+def _fields(struct: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """Return the fields of a struct by their names in the YAML text."""
+    return {field.encode_name: field for field in msgspec.structs.fields(struct)}
+
+
+def _has_allowed_length(value: Any, expected_type: Any) -> bool:
+    """Return whether a list or mapping has as many items as its type allows; True for other values."""
+    bounds = getattr(_member(expected_type, value), "__metadata__", ()) if isinstance(value, list | dict) else ()
+    return all(
+        (meta.min_length or 0) <= len(value) and (meta.max_length is None or len(value) <= meta.max_length)
+        for meta in bounds
+    )
+
+
+def _wrong_value(value: Any, expected_type: Any, place: str) -> Misfit:
+    told = inspect.type_info(_bare(expected_type))
+    near = hint(value, map(str, told.values)) if isinstance(told, inspect.LiteralType) and _text(value) else ""
+    return Misfit(place, f"{_shown(value)} is not allowed{near}. Write {_words(expected_type)}.")
 
 
 def _converts(value: object, wanted: Any) -> bool:
@@ -90,17 +118,26 @@ def _converts(value: object, wanted: Any) -> bool:
     return True
 
 
-def _bare(wanted: Any, value: object = None) -> Any:
-    """Return the type ``wanted`` without ``msgspec.Meta`` and without None.
+def _member(wanted: Any, value: object = None) -> Any:
+    """Return the member of a union that a value can be: the dict type for a dict, else the first one but None.
 
-    Of a union, return one member: the dict type if ``value`` is a dict, else the first member.
+    Any other type is returned as it is. The member keeps its ``msgspec.Meta``.
     """
+    bare = wanted
+    while typing.get_origin(bare) is typing.Annotated:
+        bare = typing.get_args(bare)[0]
+    if typing.get_origin(bare) not in (typing.Union, types.UnionType):
+        return wanted
+    parts = [_member(part, value) for part in typing.get_args(bare) if part is not types.NoneType]
+    of_dicts = [part for part in parts if typing.get_origin(_bare(part)) is dict]
+    return of_dicts[0] if isinstance(value, dict) and of_dicts else parts[0]
+
+
+def _bare(wanted: Any, value: object = None) -> Any:
+    """Return the member of the type ``wanted`` that a value can be, without its ``msgspec.Meta``."""
+    wanted = _member(wanted, value)
     while typing.get_origin(wanted) is typing.Annotated:
         wanted = typing.get_args(wanted)[0]
-    if typing.get_origin(wanted) in (typing.Union, types.UnionType):
-        parts = [_bare(part) for part in typing.get_args(wanted) if part is not types.NoneType]
-        of_dicts = [part for part in parts if typing.get_origin(part) is dict]
-        return of_dicts[0] if isinstance(value, dict) and of_dicts else parts[0]
     return wanted
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from dradriver.api.base import names
@@ -36,6 +35,13 @@ def needing(cluster: Cluster) -> list[tuple[str, str]]:
 def status(cluster: Cluster) -> str:
     """Return the status of the release, as Helm has it."""
     return str(json.loads(cluster.helm("status", *RELEASE, "-o", "json").stdout)["info"]["status"])
+
+
+def uninstalling_revision(cluster: Cluster) -> str:
+    """Return the revision of the release whose uninstallation has begun, as ``helm history`` prints it."""
+    revisions = json.loads(cluster.helm("history", *RELEASE, "-o", "json").stdout)
+    (number,) = (each["revision"] for each in revisions if each["status"] == "uninstalling")
+    return str(number)
 
 
 def usage_owners(cluster: Cluster) -> list[str] | None:
@@ -74,9 +80,10 @@ def test_an_uninstallation_waits_for_pods_and_a_forced_one_leaves_them_to_the_ne
         assert status(cluster) == "uninstalling"
 
         # 2. It is forced by a value. Helm upgrades no release whose uninstallation has begun: a rollback comes first.
-        rollback = re.search(rf"helm rollback {deploy.RELEASE} (\d+) --namespace {deploy.NAMESPACE}\.", shown)
-        assert rollback is not None, shown
-        cluster.helm("rollback", deploy.RELEASE, rollback[1], *RELEASE[1:], "--force-conflicts", "--wait")
+        assert f"helm rollback {deploy.RELEASE} REVISION --namespace {deploy.NAMESPACE}. " in shown, shown
+        cluster.helm(
+            "rollback", deploy.RELEASE, uninstalling_revision(cluster), *RELEASE[1:], "--force-conflicts", "--wait"
+        )
         assert status(cluster) == "deployed"
         deploy.change(cluster, "uninstall.force=true", "uninstall.keepUsage=true")
         eventually("GPU time has no owner", lambda: usage_owners(cluster) == [])

@@ -9,31 +9,33 @@ from collections.abc import Sequence
 from typing import Final
 
 from dradriver.api.policies.policy_sections import Sections
-from dradriver.errors import DriverError
 from dradriver.yamltext.read import Problem, Text
 
-_MOST_ERRORS: Final = 50  # that are looked for: each costs a conversion of the file
 _NAMES_OF: Final = {"workloads": "policies", "queue": "tenants"}  # the section whose names a section uses
 
 
 def convert(document: Text) -> tuple[Sections | None, list[Problem], list[str]]:
-    """Return the sections of a file, its errors, and the places that were left out because of these errors.
+    """Return the sections of a file, all its wrong keys and values, and the places that were left out because of these.
 
-    The conversion ends at the first error. So the place of the error is left out, and the conversion is tried again.
-    The sections are None if the file as a whole has another form, or has ``_MOST_ERRORS`` errors.
+    The sections are None if the file as a whole has another form, or if it has keys of no valid form, or keys that
+    occur twice.
     """
-    problems: list[Problem] = []
+    problems = wrong_values = document.value_problems(Sections)
     left_out: list[str] = []
-    while True:
-        try:
-            return document.convert(Sections), problems, left_out
-        except DriverError as error:
-            (problem,) = error.args  # as the text's ``Form`` says
-            problems.append(problem)
-            place = _leave_out(document.data, problem.place)
-            if place is None or len(problems) == _MOST_ERRORS:
-                return None, problems, left_out
-            left_out.append(place)
+    while wrong_values:
+        left_out_now: list[str] = []
+        for problem in wrong_values:
+            if any(_is_in(problem.place, each) for each in left_out_now):
+                continue
+            place = _leave_out(document.data, problem.place, left_out)
+            if place is None:
+                return None, document.key_problems + problems, left_out
+            left_out_now.append(place)
+        left_out += left_out_now
+        wrong_values = document.value_problems(Sections)
+    if document.key_problems:
+        return None, document.key_problems + problems, left_out
+    return document.convert(Sections), problems, left_out
 
 
 def counts(place: str, left_out: Sequence[str]) -> bool:
@@ -51,10 +53,11 @@ def _is_in(place: str, outer: str) -> bool:
     return place == outer or place.startswith((f"{outer}.", f"{outer}["))
 
 
-def _leave_out(data: object, place: str) -> str | None:
+def _leave_out(data: object, place: str, left_out: Sequence[str]) -> str | None:
     """Empty the rule, policy or tenant at a place, or remove the section; return the place of what was left out.
 
-    None if the file has no section with this place, so that nothing was left out. The file's data is changed in place.
+    The section is also removed if the rule, policy or tenant is already in ``left_out``: then its name is wrong. The
+    result is None if the file has no section with this place. The file's data is changed in place.
     """
     if not isinstance(data, dict):
         return None
@@ -64,7 +67,7 @@ def _leave_out(data: object, place: str) -> str | None:
     entries = data[section]
     if section in ("policies", "tenants") and isinstance(entries, dict):
         name = next((name for name in entries if _is_in(place, f"{section}.{name}")), None)
-        if name is not None:
+        if name is not None and f"{section}.{name}" not in left_out:
             entries[name] = {}
             return f"{section}.{name}"
     if section == "gpus" and isinstance(entries, list):

@@ -90,13 +90,17 @@ def divide(
     return Division(usable | {OTHERS: left_for_others}, frozenset(clashes))
 
 
-def overlap(tenants: Mapping[str, Tenant]) -> tuple[str, str] | None:
-    """Return two tenants whose exclusive partitions overlap in every possible cluster; None without any.
+def overlaps(tenants: Mapping[str, Tenant]) -> dict[str, str]:
+    """Return the tenants whose exclusive partitions overlap in every possible cluster, each with an earlier tenant.
 
     Only overlaps that the policies file alone shows are found.
     """
     alone = [(name, rule) for name, (rule, exclusive) in bounds(tenants).items() if exclusive]
-    return next(((one, two) for (one, a), (two, b) in combinations(alone, 2) if _surely_overlap(a, b)), None)
+    first_of: dict[str, str] = {}
+    for (one, a), (two, b) in combinations(alone, 2):
+        if two not in first_of and _surely_overlap(a, b):
+            first_of[two] = one
+    return first_of
 
 
 def _surely_overlap(one: Gpus, other: Gpus) -> bool:

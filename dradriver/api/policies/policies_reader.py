@@ -269,7 +269,6 @@ def _check_name(place: str, text: str, known: Sequence[str]) -> Iterator[_Placed
             f"{shown(text)} is not a known policy{hint(name, known)}. Write annotations, or one of the policies: "
             f"{', '.join(known)}.",
         )
-        return
     if comma and values.strategy(strategy) is None:
         yield _PlacedError(
             place,
@@ -384,10 +383,10 @@ def _check_partitions(tenants: Mapping[str, Tenant]) -> Iterator[_PlacedError]:
                 f"tenants.{name}.exclusive",
                 "the tenant has no partition. Add a partition, or remove exclusive.",
             )
-    if (both := partitions.overlap(tenants)) is not None:
+    for name, other in partitions.overlaps(tenants).items():
         yield _PlacedError(
-            f"tenants.{both[1]}.partition",
-            f"some of these GPUs are also in the partition of tenant {both[0]}, and both partitions are exclusive. "
+            f"tenants.{name}.partition",
+            f"some of these GPUs are also in the partition of tenant {other}, and both partitions are exclusive. "
             f"Choose different nodes, products or numbers, or remove exclusive from one of the two.",
         )
 

@@ -142,9 +142,9 @@ class ClaimUsers:
         )
 
     def crowd(self, claim: Key) -> Amounts:
-        """Return the resources of all pods together that wait for a shared claim.
+        """Return the resources, for example CPU, of the pods together that wait for a shared claim.
 
-        These are CPU, memory and the like.
+        At most ``MOST`` pods count.
         """
         total: Amounts = {}
         for pod in itertools.islice(filter(_may_lead, (self._pods[key] for key in self.of(claim))), MOST):

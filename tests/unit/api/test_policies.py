@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -168,7 +168,7 @@ def test_what_is_in_force_can_be_written_down_and_read_again() -> None:
                                                  "Write a"),
         ("min-bandwidth: 100", "min-bandwidth: [100]", "policies.big.min-bandwidth: a list is not allowed. Write the "
                                                        "value as in an"),
-        ("  big:", "  Big:", "11: policies: 'Big' is not allowed as a key. Write a name in lower case, as train-fast"),
+        ("  big:", "  Big:", "15: policies: 'Big' is not allowed as a key. Write a name in lower case, as train-fast"),
         ("  big:", "  single-numa:", "15: policies.single-numa: this policy is built in and cannot change. Choose "
                                      "another"),
         ("  big:", "  colocate-nvlink:", "15: The key colocate-nvlink occurs twice. Write it once"),
@@ -251,6 +251,85 @@ def test_all_errors_of_a_file_are_found_at_once() -> None:
     ]
     assert said(MANY).startswith("policies.yaml:1: gpu: This field is unknown. ")
     assert said(MANY).endswith(" The file has 10 more errors: gputopo policies check FILE prints all.")
+
+
+WRONG: Final = (
+    ("gpus:", ""),
+    ("  - mig: dynamc", "gpus[0].mig"),
+    ("    numbers: [0, x,", "gpus[0].numbers[1]"),
+    ("      256]", "gpus[0].numbers[2]"),
+    ("    nodeSelector:", ""),
+    ("      a//b: x", "gpus[0].nodeSelector"),
+    ("      pool: in ference", "gpus[0].nodeSelector.pool"),
+    ("      c//d: x", "gpus[0].nodeSelector"),
+    ("  - many", "gpus[1]"),
+    ("prices:", ""),
+    ("  currency: euro", "prices.currency"),
+    ("  gpus:", ""),
+    ("    - products: NVIDIA H100", "prices.gpus[0].products"),
+    ("      perHours: 2", "prices.gpus[0].perHours"),
+    ("      perHour: cheap", "prices.gpus[0].perHour"),
+    ("policies:", ""),
+    ("  Big: {required: nvlink}", "policies"),
+    ("  small: {product: [NVIDIA H100]}", "policies.small.product"),
+    ("  -odd: {}", ""),  # no key of any YAML text that the driver reads
+    ("tenants:", ""),
+    ("  vision:", ""),
+    ("    wieght: 2", "tenants.vision.wieght"),
+    ("    weight: heavy", "tenants.vision.weight"),
+    ("    cap:", ""),
+    ("      - gpus: eight", "tenants.vision.cap[0].gpus"),
+    ("      - product: [NVIDIA H100]", "tenants.vision.cap[1].product"),
+    ("        gpus: -1", "tenants.vision.cap[1].gpus"),
+    ("      - {products: [NVIDIA H100]}", "tenants.vision.cap[2]"),  # without the number of GPUs
+    ("    partition: {numbrs: [1],", "tenants.vision.partition.numbrs"),
+    ("      uuids: []}", "tenants.vision.partition.uuids"),
+    ("    weight: 2", ""),  # occurs twice
+    ("  language:", ""),
+    ("    namespaces: language", "tenants.language.namespaces"),
+    ("    cap: [{gpus: -1}, {gpus: 4, products: [NVIDIA H100*,", "tenants.language.cap[0].gpus"),
+    ("      'a\"']}]", "tenants.language.cap[1].products[1]"),
+    ("queue:", ""),
+    ("  reservation: {moves: 99,", "queue.reservation.moves"),
+    ("    move: 1}", "queue.reservation.move"),
+    ("xids: {94: taint, 079: taint,", "xids"),
+    ("  95: taunt}", "xids.95"),
+    ("schedulers: [A_B, default-scheduler,", "schedulers[0]"),
+    ("  C_D]", "schedulers[2]"),
+    ("wieghts: {}", "wieghts"),
+)
+"""The lines of a file, each with the place of the error in it."""
+
+
+def test_each_wrong_key_and_value_of_a_file_is_named_with_its_line() -> None:
+    with pytest.raises(PoliciesError) as caught:
+        policies("\n".join(line for line, _ in WRONG))
+
+    problems = [problem for problem in caught.value.problems if isinstance(problem, Problem)]
+    places = {number: place for number, (_, place) in enumerate(WRONG, 1) if place}
+    places |= {number: "" for number, (line, _) in enumerate(WRONG, 1) if line in ("  -odd: {}", "    weight: 2")}
+    assert [problem.line for problem in problems] == sorted(places)
+    for problem in problems:
+        assert problem.place == places[problem.line]
+
+
+def test_a_value_that_is_wrong_does_not_hide_that_its_list_is_too_long() -> None:
+    with pytest.raises(PoliciesError) as caught:
+        policies("gpus:\n- {mig: dynamc}\n" + "- {}\n" * 256)
+    assert [str(problem).partition(" is ")[0] for problem in caught.value.problems] == [
+        "policies.yaml:1: gpus: a list",
+        "policies.yaml:2: gpus[0].mig: 'dynamc'",
+    ]
+
+
+def test_all_tenants_whose_exclusive_partitions_overlap_are_named() -> None:
+    exclusive = "{{namespaces: [{}], partition: {{nodes: [n1]}}, exclusive: true}}"
+    with pytest.raises(PoliciesError) as caught:
+        policies("tenants:\n" + "".join(f"  {name}: {exclusive.format(name)}\n" for name in "abc"))
+    assert [re.findall(r"tenant \w\b|tenants\.\w", str(problem)) for problem in caught.value.problems] == [
+        ["tenants.b", "tenant a"],
+        ["tenants.c", "tenant a"],
+    ]
 
 
 @pytest.mark.parametrize("text", ["tenants: {A: {}}\nqueue: {preemption: {unpreemptableTenants: [a]}}",

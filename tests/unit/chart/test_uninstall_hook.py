@@ -26,7 +26,7 @@ def test_the_hook_lists_pods_and_has_no_other_right() -> None:
     (own,) = pod["containers"]
     assert own["command"] == ["gputopo"]
     assert own["args"][0] in main.list_commands(click.Context(main))
-    assert own["args"][1:] == ["--release=gpu-topology/gpu-topology/1"], "namespace, name and revision of the release"
+    assert own["args"][1:] == ["--release=gpu-topology/gpu-topology"], "namespace and name of the release"
     rules = rendered["ClusterRole", "gpu-topology-uninstall"]["rules"]
     assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
         (["pods"], ["list"]),

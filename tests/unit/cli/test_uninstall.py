@@ -71,15 +71,17 @@ async def test_pods_with_gpus_come_first_and_each_state_has_its_cure(cluster: Gp
 async def test_the_hook_says_how_to_keep_the_release_and_how_to_uninstall_it(
     cluster: GpuCluster, shell: CommandLine
 ) -> None:
-    none = await shell.run("uninstall", "--release", "gpus/topo/3")
+    none = await shell.run("uninstall", "--release", "gpus/topo")
     assert (none.exit_code, none.stdout) == (0, "No pod needs the driver.\n")
     cluster.pod("gated", 8)
     assert "helm" not in (await shell.run("uninstall")).stdout
-    stopped = await shell.run("uninstall", "--release", "gpus/topo/3")
+    stopped = await shell.run("uninstall", "--release", "gpus/topo")
     assert stopped.exit_code == 1
     for text in (
         "1 pod needs the driver. So helm uninstall stops. It has deleted nothing, and the driver runs on.\n",
-        "gputopo uninstall\n", "helm rollback topo 3 --namespace gpus. ", "the status uninstalling",
+        "gputopo uninstall\n", "repeat the uninstallation: helm uninstall topo --namespace gpus\n",
+        "helm rollback topo REVISION --namespace gpus. REVISION is the number that helm history topo --namespace gpus "
+        "prints next to the status uninstalling.",
         "helm uninstall topo --namespace gpus --no-hooks. ", "uninstall.force=true",
     ):  # fmt: skip
         assert text in stopped.stdout
