@@ -361,8 +361,9 @@ LOG_LINES: Final[dict[str, About]] = {
     ),
     # The node agent.
     "before this start cannot be restored": About(
-        "The node agent cannot read or write its checkpoint, its files about prepared claims.",
-        _DISK,
+        "The node agent cannot read or write its checkpoint (its files about prepared claims) or the CDI files. Or "
+        "another node agent has locked these files.",
+        _CHECKPOINT_CURE,
     ),
     "that the controller noted on a claim": About(
         "The annotation `gpu.topology/choice` of the claim is damaged.",
@@ -370,8 +371,9 @@ LOG_LINES: Final[dict[str, About]] = {
         "the annotation.",
     ),
     "cannot be listed now": About(
-        "The node agent cannot read its record of the MIG instances and GPU settings that it made.",
-        _DISK,
+        "The node agent cannot read its record of the MIG instances and GPU settings that it made. Or another node "
+        "agent has locked the record.",
+        _CHECKPOINT_CURE,
     ),
     "cannot be undone now": About(
         "The node agent cannot remove MIG instances or MPS settings of ended pods.",
@@ -387,7 +389,10 @@ LOG_LINES: Final[dict[str, About]] = {
         "part of the claim.",
         "If the pod needs the order of its GPUs, delete the pod. The new pod gets a new claim.",
     ),
-    "cannot check whether processes use": About("The GPU driver did not answer.", "Run `nvidia-smi` on the node."),
+    "cannot check whether processes use": About(
+        "The GPU driver refused to list the processes. The node agent prepares the claim without this check.",
+        "Run `nvidia-smi` on the node.",
+    ),
     "no entry for the instance type": About(
         "The node is a virtual machine of an instance type that the policies file does not name.",
         "Add the type to `nccl.servers` in the policies file ([policies.md](policies.md#nccl)).",
@@ -403,8 +408,10 @@ LOG_LINES: Final[dict[str, About]] = {
         "Add the server to `nccl.servers` in the policies file. Until then NCCL measures the machine itself.",
     ),
     "CDI files cannot be updated": About(
-        "The node agent cannot write to the CDI folder.",
-        _DISK,
+        "The node agent cannot read its checkpoint (its files about prepared claims), or cannot write to the CDI "
+        "folder. Or another node agent has locked the checkpoint.",
+        "Read the error. If a file cannot be read or written, check whether the node's disk is full, read-only or "
+        "damaged.",
     ),
     "and the API server does not show the claim": About(
         "The checkpoint is the node agent's files about prepared claims. The entry of this claim is damaged, and "
@@ -431,15 +438,17 @@ LOG_LINES: Final[dict[str, About]] = {
         _DISK,
     ),
     "GPU UUID gets no new pods": About(
-        "Processes without a claim use the GPU. Or the node agent cannot undo changes for an earlier claim.",
+        "Processes without a claim use the GPU. Or no pod uses the claim of the GPU any more, but processes are still "
+        "on the GPU. Or the node agent cannot undo changes for an earlier claim.",
         "Run `gputopo health`: it shows the fault `held` and the repair.",
     ),
     "The MIG mode of unused GPUs": About(
-        "The GPU driver did not answer, or a file cannot be read.", "Run `nvidia-smi` on the node."
+        "The GPU driver did not answer, a file cannot be read, or another node agent is changing GPUs.",
+        "Read the error. If it names the GPU driver, run `nvidia-smi` on the node.",
     ),
     "UID cannot be unprepared": About(
-        "The pod of the claim has ended, and the node agent cannot undo what it prepared. The GPU driver "
-        "refused, or the node's disk cannot be written.",
+        "No pod uses the claim any more, and the node agent cannot undo what it prepared. A process still uses a "
+        "device of the claim, a file cannot be removed, or another node agent has locked the files.",
         "Read the error, and remove its cause. The agent tries again.",
     ),
     "without a call of the kubelet": About(
@@ -454,7 +463,8 @@ LOG_LINES: Final[dict[str, About]] = {
     ),
     "are gone or cannot be checked": About(
         "A program reset the GPU or destroyed the MIG instances of the claim, and the node agent cannot make "
-        "them again.",
+        "them again. Or the agent cannot check this now: the GPU driver does not answer, or the agent cannot read its "
+        "own files.",
         "Read the error. If the pod cannot use its GPU, delete the pod.",
     ),
     "because it does not exist any more": About(
@@ -540,7 +550,9 @@ LOG_LINES: Final[dict[str, About]] = {
         _CHECKPOINT_CURE,
     ),
     "cannot measure whether GPUs are idle": About(
-        "The GPU driver does not answer.", "Run `nvidia-smi` on the node. Until then no pod counts as idle."
+        "The GPU driver does not report the work of the GPUs. Or the node agent cannot read its checkpoint (its files "
+        "about prepared claims).",
+        "Read the error. If it names the GPU driver, run `nvidia-smi` on the node. Until then no pod counts as idle.",
     ),
     "was just written by a newer version": About("A newer agent runs at the same time, as in an upgrade.", _NOTHING),
     "The node agent renamed it": About(

@@ -144,8 +144,8 @@ REASONS: Final[dict[str, Cure]] = {
         "Nothing. `kubectl describe pod` shows what the scheduler says.",
     ),
     "has not bound pod …. If there is no such scheduler, delete the pod": Cure(
-        "The controller has chosen GPUs for the pod. For 30 s the scheduler has neither bound the pod "
-        "nor reported why it cannot.",
+        "The controller has chosen GPUs for the pod. For some time (by default 30 s) the scheduler has "
+        "neither bound the pod nor reported why it cannot.",
         "Check whether the scheduler of `spec.schedulerName` runs.",
     ),
     "The scheduler tries no pod of PodGroup": Cure(
@@ -332,15 +332,16 @@ REASONS: Final[dict[str, Cure]] = {
         "Create the template, or correct the name.",
     ),
     "Waiting until the pod's scheduler has bound other pods of this namespace": Cure(
-        "The pod's scheduler does not bind the pods for which the controller has chosen GPUs. So the controller "
-        "chooses GPUs for no more pods of this scheduler.",
+        "The pod's scheduler does not bind pods of this namespace, or binds them slowly, although the controller has "
+        "chosen their GPUs. Until some are bound, the controller chooses GPUs for no more pods of this namespace with "
+        "this scheduler.",
         "Check whether the scheduler of `spec.schedulerName` runs.",
     ),
     "no scheduler with the pod's schedulerName has bound a pod with a claim yet": Cure(
         "The controller does not know whether a scheduler with this name runs, because it has not seen this scheduler "
-        "allocate a claim. Of all workloads (pods or gangs) of the tenant with such schedulers, the controller tries "
-        "only one at a time. If a namespace has no tenant, the limit is for the namespace. Workloads with known "
-        "schedulers do not wait for them.",
+        "allocate a claim. The controller tries the tenant's workloads (pods or gangs) with such schedulers one "
+        "at a time, with a pause after each. If a namespace has no tenant, the limit is for the namespace. "
+        "Workloads with known schedulers do not wait for them.",
         "Check `spec.schedulerName`, and whether that scheduler runs.",
     ),
     "Waiting for answers to earlier writes in this namespace. A webhook may delay them": Cure(
@@ -532,8 +533,8 @@ CAUSES: Final[dict[str, str]] = {
         "resource.nvidia.com/computeDomain` shows the ComputeDomain of each node."
     ),
     "too many selectors and tolerations": (
-        "The node selectors, node affinity terms and tolerations of the pod are more than 1,000 together. Remove "
-        "some of them."
+        "The pod has more than 1,000 node selectors, node affinity expressions, values in these expressions, and "
+        "tolerations together. Remove some of them."
     ),
 }
 """Why a node is left out."""

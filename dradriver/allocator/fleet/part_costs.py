@@ -63,7 +63,7 @@ def steps(wanted: Counts) -> list[Step]:
 def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
     """Return the least cost of all fractions of a pod on each node of one group.
 
-    The cost says what later pods lose.
+    The cost says what later pods lose; lower is better.
 
     Args:
         ask: The request for fractions.

@@ -89,7 +89,7 @@ class Workload(abc.ABC):
     def searched(self) -> PendingWorkload:
         """Return the workload for which places are searched, and caps and reservations are checked.
 
-        This workload differs from ``pending`` if it must be near other pods, such as the rest of its gang.
+        This workload differs from ``pending`` if it must be near other pods, such as the other pods of its gang.
         """
         return self.pending
 

@@ -91,8 +91,7 @@ class Gpus(msgspec.Struct, frozen=True):
     Attributes:
         found: All GPUs that answer, by index.
         lost: Number of GPUs that are lost or need a reset.
-        silent: Number of GPUs that did not identify themselves, for a reason that may pass. The next reading may find
-            them.
+        silent: Number of GPUs that did not identify themselves, but are not lost. The next reading may find them.
     """
 
     found: tuple[GpuFacts, ...]
