@@ -492,8 +492,8 @@ def _lost(node: _Node, holders: _Holders, claims: Iterable[Claim]) -> tuple[Lost
 def _doubts(node: _Node, held: _Holders) -> Iterator[str]:
     """Yield warnings about devices in use that look wrong.
 
-    A device is allocated to several claims, at least one of them without a share, or a claim uses a device that the other allocating driver does
-    not publish. ``held`` has the users of each device.
+    A device is allocated to several claims, at least one of them without a share. Or a claim uses a device that the
+    other allocating driver does not publish. ``held`` has the users of each device.
     """
     for device, holders in sorted(held.items(), key=lambda item: item[0]):
         claims = [f"{h.namespace}/{h.claim}" for h in holders if h.hold is Hold.ALLOCATED]
