@@ -1,4 +1,4 @@
-"""Finds the best closed tour over some stops, such as the GPUs of a set. ``rank_order`` calls ``exact``.
+"""Finds the best closed tour over some stops, such as the GPUs of a set. ``rank_order`` calls it.
 
 The only thing it knows of the stops is the gain of each step between two of them.
 """
@@ -16,30 +16,13 @@ from dradriver.allocator.sets.subsets import Bools, Ints
 
 Gains: TypeAlias = NDArray[np.float64]
 
-_EXACT = 16
-_STARTS = 8  # greedy tours to improve
-
-
-def best(gain: Gains) -> tuple[int, ...]:
-    """Return the closed tour with the highest sum of gains, starting at stop 0.
-
-    The tour is exact up to 16 stops. For more stops, a greedy tour is improved by 2-opt: stretches of the tour are
-    reversed as long as that helps.
-
-    Args:
-        gain: The gain of the step between two stops: (n, n), symmetric, finite; the diagonal does not count.
-    """
-    if len(gain) < 4:
-        return tuple(range(len(gain)))
-    return exact(gain) if len(gain) <= _EXACT else improved(gain)
-
 
 def exact(gain: Gains) -> tuple[int, ...]:
     """Return the closed tour of some stops with the highest sum of gains.
 
     Among equal tours, return the lowest list of stops. The tour is computed from the best paths of all smaller sets of
     stops (Held and Karp 1962). ``gain`` has the gain of the step between two stops. A step with a gain of -inf is
-    forbidden.
+    forbidden. There are at least two stops, and at most 16: the time doubles with each.
     """
     n = len(gain)
     gain = gain.copy()
@@ -61,48 +44,6 @@ def exact(gain: Gains) -> tuple[int, ...]:
         tour.append(current)
         seen |= 1 << current
     return tuple(tour)
-
-
-def improved(gain: Gains) -> tuple[int, ...]:
-    """Return a good closed tour of many stops.
-
-    A few greedy tours are improved, and the best one is returned. ``gain`` has the gain of the step between two stops.
-    They are improved by 2-opt: stretches of the tour are reversed as long as that helps.
-    """
-    n = len(gain)
-    tours = [_uncrossed(_greedy(gain, start), gain) for start in range(0, n, max(1, n // _STARTS))]
-    tour = max(tours, key=lambda tour: _worth(tour, gain))
-    return tuple(np.roll(tour, -int(np.flatnonzero(tour == 0)[0])).tolist())
-
-
-def _greedy(gain: Gains, start: int) -> Ints:
-    left = gain.copy()
-    left[:, start] = -np.inf
-    tour = [start]
-    while len(tour) < len(gain):
-        tour.append(int(left[tour[-1]].argmax()))
-        left[:, tour[-1]] = -np.inf
-    return np.array(tour)
-
-
-def _uncrossed(tour: Ints, gain: Gains) -> Ints:
-    n = len(tour)
-    later = np.triu(np.ones((n, n), dtype=np.bool_), 1)
-    for _ in range(4 * n):  # each round gains, so that this bound is for rounding errors only
-        following = np.roll(tour, -1)
-        step = gain[tour, following]
-        turned = gain[np.ix_(tour, tour)] + gain[np.ix_(following, following)] - step[:, None] - step[None, :]
-        turned[~later] = -np.inf
-        at = int(turned.argmax())
-        i, j = divmod(at, n)
-        if turned[i, j] <= 1e-9:
-            break
-        tour = np.concatenate((tour[: i + 1], tour[i + 1 : j + 1][::-1], tour[j + 1 :]))
-    return tour
-
-
-def _worth(tour: Ints, gain: Gains) -> float:
-    return float(gain[tour, np.roll(tour, -1)].sum())
 
 
 @lru_cache(maxsize=16)
