@@ -195,7 +195,8 @@ LOG_LINES: Final[dict[str, About]] = {
         _WAIT,
     ),
     "was not written by this driver and is replaced": About(
-        "The controller needs this ResourceSlice for gangs. Another program wrote a ResourceSlice under this name.",
+        "The controller needs this ResourceSlice for gangs. Another program wrote a ResourceSlice under this name. "
+        "The line ends with the API server's error: it refused to update that ResourceSlice.",
         "Find out which program writes the slice, and stop it.",
     ),
     "The gang barrier is not available": About(
@@ -609,7 +610,8 @@ LOG_LINES: Final[dict[str, About]] = {
     ),
     "MPS of ": About(
         "NAME is a GPU, and the error follows. The GPU's MPS daemon cannot be started, ended or checked. "
-        "`wanted.json` is the file in which the node agent requests the daemon.",
+        "`wanted.json` is the file in which the node agent requests the daemon. "
+        "`/dev/shm of its shares`: files of ended clients cannot be removed.",
         "Read the error, and remove its cause.",
     ),
     "The ports of the network cards": About("The node agent has a bug, or `/sys` has an unexpected form.", _BUG),

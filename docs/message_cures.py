@@ -476,8 +476,8 @@ CAUSES: Final[dict[str, str]] = {
     "cordoned": ("The node is cordoned. Run `kubectl uncordon NODE` when it is ready for pods."),
     "goes for maintenance before the pod would end": (
         "The node has a [maintenance time](annotations.md#nodes-with-a-maintenance-time), and the pod can "
-        "run longer. Write a `gpu.topology/max-duration` with which the pod ends before the maintenance "
-        "begins."
+        "run longer. Create the pod with a `gpu.topology/max-duration` with which it ends before the "
+        "maintenance begins."
     ),
     "not ready": ("The node is not ready. Run `kubectl describe node NODE` and look at its conditions."),
     "gone": (
@@ -673,7 +673,7 @@ EVENTS: Final[dict[str, EventAbout]] = {
         "pod, node",
         "Warning",
         "A GPU is unhealthy. The Event names the GPU, the fault and the repair. The pod that uses the GPU "
-        "gets this Event. If new pods do not get the GPU, the node gets it, too.",
+        "gets this Event. The node gets the Event, too, if new pods cannot use the GPU.",
         "Do what the Event says. `gputopo health` lists all faults. "
         "[gpu-faults.md](../internals/gpu-faults.md) explains them.",
     ),

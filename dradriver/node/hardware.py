@@ -117,7 +117,8 @@ def _amd(options: Options, root: Path, nics: KeptNics | None, *, prepares: bool)
 
     ``root`` is the folder that contains the /sys and /dev of the GPUs. A table numbers the GPUs by their places in the
     server (slots). AMD's table has its own folder, because the agent's folder has NVIDIA's table. ``nics`` are the
-    network cards of earlier readings. ``prepares`` says whether this agent gives GPUs to containers.
+    network cards that were found earlier; None if the caller keeps none. ``prepares`` says whether this agent gives
+    GPUs to containers.
     """
     base = None
     if prepares:

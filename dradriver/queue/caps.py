@@ -355,7 +355,8 @@ class Caps(Limit):
     ) -> str:
         """Return sentences for users: which higher cap gives a workload a place among the GPUs that are free now.
 
-        One cap is named if it is enough, else all caps that leave out GPUs. The result is empty if no cap helps.
+        One cap is named if it is enough to raise this cap, else all caps that close products to the workload. The
+        result is empty if no cap helps.
 
         Args:
             workload: The workload. It has no place now.
@@ -420,6 +421,8 @@ class Caps(Limit):
                 for lacking in [self._counted(tenant, cap, leaving) + gpus - cap.gpus]
             )
             raised = "the cap" if len(named) == 1 else "these caps"
+            if len(named) > 1:
+                released += f" (one GPU can count for {'both' if len(named) == 2 else 'all'})"
             help_text = f'Pods of tenant "{tenant}" must release {released}, or an administrator must raise {raised}.'
         others = [
             f"{counted(other.gpus, 'GPU')}{_of(other)}" + (f" (in use: {_plain(used)})" if used else "")
@@ -434,7 +437,8 @@ class Caps(Limit):
         if obstacle.always:
             products = first_of(sorted(obstacle.always), _NAMED)
             help_text += f" GPUs of {products} are left out until a cap is raised, even if the tenant uses none."
-        return f"{help_text} gputopo tenants shows the caps and their use."
+        needing = "gang" if workload.is_gang else "pod"
+        return f"{help_text} The {needing} also needs enough free GPUs. gputopo tenants shows the caps and their use."
 
     def _who(self, tenant: str, cap: Cap) -> str:
         """Return as text the pods or gangs that use most GPUs under a cap.

@@ -151,7 +151,7 @@ def _largest_set(tables: Tables, free: int, *, most: int, criteria: Criteria) ->
 
 
 def _products(machine: Machine, request: Whole) -> str:
-    """Return as text the vendor, versions, products or architectures that the machine has instead.
+    """Return as text which vendor, driver version, products or architectures the machine has instead.
 
     The text is empty if the request names none of these.
     """

@@ -81,7 +81,8 @@ class Candidates:
     def masks_of(self, slots: Sequence[int] | Ints) -> Ints:
         """Return the bit mask of the free GPUs that the request can use on each of some nodes.
 
-        ``slots`` are the nodes, as indices in the node group. The result is int64, with the shape of ``slots``.
+        ``slots`` are the indices of these nodes in the arrays of their group of nodes. The result is int64, with the
+        shape of ``slots``.
         """
         out: Ints = self._usable[slots].astype(np.int64)
         return out

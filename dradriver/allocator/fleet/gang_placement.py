@@ -5,7 +5,7 @@ that are equal. A *network domain* is a part of the network, such as all nodes b
 domains of one kind. The criteria in their order:
 
 1. the required constraints of each pod
-2. the best fallback level that all pods reach
+2. the preferred constraint that comes first in the request and that all pods can meet (the best *fallback level*)
 3. with ``spread``: the most nodes
 4. the narrowest network domain
 5. without ``spread``: the fewest nodes

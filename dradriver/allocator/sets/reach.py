@@ -7,10 +7,10 @@ GPUs that are neighbours in the ring. NCCL gives each pair one path:
 2. else the widest path over the links of a third GPU of the set (NVB), unless a PCIe switch above both GPUs is faster
 3. else PCIe
 
-A *gateway* is a linked pair of GPUs on different NUMA nodes that are both attached to their CPUs without a switch. For
-NCCL's breadth-first search, the CPU of one GPU is as near to the partner as the partner's own CPU. Traffic between
-sockets then uses the link and the partner's PCIe, not the wires between the sockets (paths.cc). This happens only if
-the GPUs communicate through their CPUs. With AMD CPUs, GPUs do this from NCCL 2.23 on; before, they communicate
+A *gateway* is a linked pair of GPUs on different NUMA nodes that are both attached to their CPUs without a switch. NCCL
+counts the hops from a GPU to the CPUs. Over the link of a gateway, the other GPU's CPU is as few hops away as over the
+wires between the sockets. Traffic between sockets then uses the link and the other GPU's PCIe (paths.cc). This happens
+only if the GPUs communicate through their CPUs. With AMD CPUs, GPUs do this from NCCL 2.23 on; before, they communicate
 directly.
 """
 
@@ -176,8 +176,8 @@ def _around(adjacent: Bools, masks: Ints) -> Ints:
 def _within(hops: Ints) -> Ints:
     """Return as a bit mask the GPUs within each PCIe distance of each GPU.
 
-    The shape is (g, NOWHERE + 1) for g GPUs, int64. The second index is the farthest allowed PCIe path. ``hops`` are
-    the PCIe paths of all pairs.
+    The shape is (g, NOWHERE + 1) for g GPUs, int64. The second index is the farthest allowed PCIe path, a ``PathType``;
+    ``NOWHERE`` allows all. ``hops`` are the PCIe paths of all pairs.
     """
     near = (hops > 0) & (hops <= np.arange(NOWHERE + 1)[:, None, None])
     out: Ints = (near * subsets.bits(len(hops))).sum(axis=-1).T

@@ -5,7 +5,7 @@ machine without names). Bit ``i`` of a mask is ``machine.gpus[i]``: a position, 
 array over masks has ``2**g`` entries: 256 for 8 GPUs, 65,536 for 16. Costly figures are computed for the canonical
 shape and shared by all machines that differ only in their numbering. Each further numbering costs one array copy. A
 shape takes about 10 kB (8 GPUs) or 3 MB (16), and a cache of answers. However many different criteria are requested,
-the cache has at most 4 million array entries (at most 32 MB) and 65,536 other answers. The cache is freed with its
+the cache has at most 4 million array entries (at most 32 MB) and 65,536 other results. The cache is freed with its
 tables, and the tables are freed when no machine of that shape is left.
 """
 

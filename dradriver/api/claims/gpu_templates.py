@@ -113,7 +113,7 @@ def selected_kind(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[
     form ``attribute == value`` are read.
 
     Args:
-        words: The pod's annotations, as a request for whole GPUs.
+        words: The pod's annotations. They are read as a request for whole GPUs, whatever the template requests.
         asked: The template's requests for GPUs, by name.
 
     Raises:
@@ -192,7 +192,7 @@ def request_of(
     """Return a template's requests for GPUs as one request: whole GPUs, shares or MIG slices.
 
     Args:
-        words: The pod's annotations, as a request for whole GPUs.
+        words: The pod's annotations. They are read as a request for whole GPUs, whatever the template requests.
         asked: The ``exactly`` parts of the template's requests for GPUs, by name. Their DeviceClass says whether they
             are for whole GPUs, shares or MIG slices.
         claim_config: The template's configuration for this driver; None if it has none.

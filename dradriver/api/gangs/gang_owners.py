@@ -170,7 +170,7 @@ def joined(identity: str, made_by: str, found: Member | Alone) -> Member:
 
     Args:
         identity: The identifier of the gang.
-        made_by: ``gang``, as in ``Member.made_by``.
+        made_by: The value of ``Member.made_by`` for a gang that its author named: ``gang``.
         found: The gang that the pod would be in by its owner, or why it would be in none.
     """
     if isinstance(found, Alone):

@@ -101,7 +101,7 @@ def read_claim(data: msgspec.Raw) -> Claim:
 
 
 def nothing_published(server: ServerConfig) -> str:
-    """Return the hint for a user if the cluster has no slice of this driver."""
+    """Return a hint for the user of a cluster in which the caller found no slice of this driver."""
     return (
         f"the cluster at {server.url} has no ResourceSlice of driver {names.DRIVER}. Check that this is the right "
         "cluster: kubectl config current-context. If it is, no node agent has published its GPUs. Read the logs "

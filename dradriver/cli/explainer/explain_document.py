@@ -109,7 +109,7 @@ def rest(verdict: Verdict) -> Document:
         sets = _helps(verdict.helps, free="free") if verdict.helps else ()
         add("What would help", *quota, *sets)
     if verdict.gang is not None and verdict.gang.helps:
-        add("What would help the gang", *_ways(verdict.gang))
+        add("What would help the gang", *_ways(verdict.gang, cap_helps=bool(verdict.quota_help)))
     if verdict.turn is not None:
         add("Queue", Notes(lines=(Cell(_turn(verdict.turn)), Cell(MOVES))))
     if verdict.happened:
@@ -223,7 +223,7 @@ def _room(gang: Gang) -> Table:
     return Table(columns=(Column("level"), Column("pods", number=True), Column("domain")), rows=rows)
 
 
-def _ways(gang: Gang) -> tuple[Block, ...]:
+def _ways(gang: Gang, *, cap_helps: bool) -> tuple[Block, ...]:
     count = len(gang.helps)
     rows = tuple(
         words(f"{number} of {count}", one.node, f"{numbers(owner.gpus)} {owner.words}")
@@ -232,8 +232,9 @@ def _ways(gang: Gang) -> tuple[Block, ...]:
         for owner in one.owners
     )
     table = Table(columns=(Column("way"), Column("node"), Column("what would have to end")), rows=rows)
+    alternative = "This helps without a higher cap. " if cap_helps else ""
     one_way = "One of these ways is enough. " if count > 1 else ""
-    text = Cell(f"{one_way}All rows of a way have to end.")
+    text = Cell(f"{alternative}{one_way}All rows of a way have to end.")
     return Notes(lines=(text, *_owners_note([each for way in gang.helps for each in way]))), table
 
 

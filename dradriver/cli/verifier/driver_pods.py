@@ -19,12 +19,13 @@ _OVER: Final = ("Succeeded", "Failed")
 
 
 def pods_of(pods: Iterable[Pod], part: str) -> list[Pod]:
-    """Return the pods of one component (controller, webhook, node agent), without those that have ended."""
+    """Return the pods of one component (controller, webhook, node agent), without those that end or have ended."""
     found = []
     for pod in pods:
         labels = pod["metadata"].get("labels") or {}
         ours = labels.get(_PART_OF[0]) == _PART_OF[1] and labels.get(COMPONENT) == part
-        if ours and (pod.get("status") or {}).get("phase") not in _OVER:
+        is_ending = (pod.get("status") or {}).get("phase") in _OVER or "deletionTimestamp" in pod["metadata"]
+        if ours and not is_ending:
             found.append(pod)
     return found
 

@@ -4,7 +4,7 @@ feature       registers                        is active while
 caps          a limit (queue/caps)             a tenant has a cap or label selectors, or the policies are not known
 reservations  a limit (reservations)           GPUs are reserved for a workload that has waited long
 partitions    the GPUs a tenant sees (fleets)  the policies file gives tenants nodes or GPUs of their own
-NICs          slices for the cluster cache     a pod has requested NICs
+NICs          the ResourceSlices of NICs       a pod has requested NICs
 tenants       labels of namespaces             a tenant has label selectors
 usage         a task (writing/usage_store)     this replica leads
 idle pods     a task (idle_pods)               this replica leads

@@ -158,7 +158,7 @@ class Planner:
     def _search_gang(
         self, workload: PendingWorkload, offer: Offer
     ) -> tuple[Collection[Member], Callable[[Try, Effort], Places]]:
-        """Return a gang's members to plan for, and the function that makes one try.
+        """Return a gang's members to plan for, and the function that searches their places once.
 
         The result has the members without a place. It also has the members with claims, because the new places are
         planned near them. ``offer`` has the members and GPUs that the limits allow.

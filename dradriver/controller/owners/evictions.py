@@ -1,8 +1,8 @@
 """Ends pods for workloads that need their GPUs: by the Eviction API, or by suspending the owner of a gang.
 
 Preemption calls this module. Each call is safe to repeat. An eviction applies only to the pod version that was read, so
-a pod that ends already is not evicted again. A suspended owner has a record of why it was suspended. Disruption budgets
-count for both.
+a pod that ends already is not evicted again. A suspended owner has a record of why it was suspended. Both ways respect
+PodDisruptionBudgets.
 
 A *workload* is a gang or a single pod. A *plan* is one preemption: the claims for a waiting workload, and its
 *victims*, the pods that must end for them.

@@ -128,9 +128,9 @@ class Record:
         return max(usual_s, min(4 * max(before_s, _FIRST_S), MOST_S))
 
     def adopt(self, published: Collection[tuple[str, str]]) -> None:
-        """Let faults come into force at once if an earlier agent has published their taints.
+        """Let faults that are seen now be in force at once if an earlier agent has published their taints.
 
-        Only faults that are seen now are affected. So a restart of the agent does not remove a taint for a while.
+        Otherwise the restart of the agent would remove these taints until the faults were seen for long enough.
 
         Args:
             published: Pairs of a device name and the key of its taint.

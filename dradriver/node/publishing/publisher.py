@@ -67,9 +67,10 @@ class Taints(Protocol):
         """Return the taints of GPUs by uuid, for their devices in slices."""
 
     def adopt(self, published: Collection[tuple[str, str]], /) -> None:
-        """Let faults come into force at once if an earlier agent has published their taints.
+        """Let faults that are seen now be in force at once if an earlier agent has published their taints.
 
-        So a restart of the agent does not remove a taint for a while. Called before ``taints``.
+        Otherwise the restart of the agent would remove these taints until the faults were seen for long enough. Called
+        before ``taints``.
 
         Args:
             published: Pairs of a device name and the key of its taint.

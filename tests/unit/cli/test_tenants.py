@@ -126,7 +126,7 @@ async def test_explain_says_that_a_cap_parks_it(
     assert said["reason"] == said["recorded_reason"]
     assert said["quota_help"] == (
         'Pods of tenant "vision" must release 1 more GPU, or an administrator must raise the cap. '
-        "gputopo tenants shows the caps and their use."
+        f"The {requester} also needs enough free GPUs. gputopo tenants shows the caps and their use."
     )
     shown = (await shell.run("explain", "third", "--policies", str(file))).stdout
     assert f"What would help\n\n{said['quota_help']}\n" in shown
@@ -296,7 +296,8 @@ async def test_who_waits_for_a_cap_is_told_the_caps_that_leave_out_gpus_then(
     assert explained["quota_help"] == (
         'Pods of tenant "blue" must release 3 more GPUs, or an administrator must raise the cap. These caps of the '
         "tenant also apply: 4 GPUs of NVIDIA H100* (in use: 3). GPUs of NVIDIA H100 80GB HBM3 are left out until a cap "
-        "is raised, even if the tenant uses none. gputopo tenants shows the caps and their use."
+        "is raised, even if the tenant uses none. The gang also needs enough free GPUs. gputopo tenants shows the caps "
+        "and their use."
     )
 
 
@@ -312,6 +313,7 @@ async def test_who_waits_for_two_caps_is_told_what_to_release_for_each(
     explained = await shell.data(f"explain p {option}")
     assert explained["reason"].startswith('Waiting for quota: tenant "blue" may use 6 GPUs, this pod requests 4. ')
     assert explained["quota_help"] == (
-        'Pods of tenant "blue" must release 1 more GPU and 3 more GPUs of NVIDIA H100*, or an administrator must raise '
-        "these caps. gputopo tenants shows the caps and their use."
+        'Pods of tenant "blue" must release 1 more GPU and 3 more GPUs of NVIDIA H100* (one GPU can count for '
+        "both), or an administrator must raise these caps. The pod also needs enough free GPUs. "
+        "gputopo tenants shows the caps and their use."
     )

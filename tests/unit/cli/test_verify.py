@@ -605,9 +605,12 @@ async def test_pods_that_are_over_or_of_others_are_no_parts(well: GpuCluster, sh
     foreign = part("webhook", "n3", ready="False", image="other:9")
     del foreign["metadata"]["labels"]["app.kubernetes.io/part-of"]
     well.put(PODS, foreign)
+    replaced = part("controller", "n3", image="gpu-topology-dra:0")
+    replaced["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    well.put(PODS, replaced)
     found = await said(shell)
     assert found["node"] == [("PASS", "1 pod is ready")]
-    assert found["webhook"] == [("PASS", "1 pod is ready")]
+    assert found["webhook"] == found["controller"] == [("PASS", "1 pod is ready")]
     assert found["versions"][0][1].startswith("all components run gpu-topology-dra:1, ")
 
 
