@@ -170,9 +170,8 @@ LOG_LINES: Final[dict[str, About]] = {
     "suspended and did not resume": About(
         "To restart a gang, the controller suspends and resumes the owner of its pods, such as a Job. A new "
         "leader looks for owners that the last leader left suspended. The API server refused this read, or did "
-        "not answer.",
-        "If the error has 403, add the owner's kind to the chart value `controller.gangOwners`. If an owner "
-        "stays suspended, set its `spec.suspend` to `false`.",
+        "not answer. (Kinds that the controller may not read are skipped without a line.)",
+        "Wait: the controller tries again. If an owner stays suspended, set its `spec.suspend` to `false`.",
     ),
     "ResourceClaimTemplate NAMESPACE/NAME cannot be read": About(_READ_FAILED, _WAIT),
     "status.nominatedNodeName": About(
@@ -180,7 +179,11 @@ LOG_LINES: Final[dict[str, About]] = {
         "In the policy or webhook that the error names, allow the controller to change "
         "`status.nominatedNodeName`. Without this field another pod may take the CPU first.",
     ),
-    "the result of a write is unknown": About("The connection broke before the API server answered.", _WAIT),
+    "the result of a write is unknown": About(
+        "The controller created a claim for the pod, and got no answer. It could also not read whether the claim "
+        "exists. The line ends with the error of this read.",
+        _WAIT,
+    ),
     "a write failed": About(
         "The API server refused a write for this pod. The reason of the pod says the same.",
         _WRITE,
@@ -532,7 +535,9 @@ LOG_LINES: Final[dict[str, About]] = {
     "PROBLEM": About(
         "PROBLEM has three parts: a part of the machine (a GPU, a link, a NIC), a fact about it, and the error or what "
         "the agent does instead. The node agent could not read this fact, or it contradicts another fact.",
-        "Nothing in most cases: the agent works without this fact. If a GPU is left out, run `gputopo health`.",
+        "Nothing in most cases: the agent works without this fact. "
+        "If a GPU is left out, the line says why. If the GPU was published "
+        "before, `gputopo health` also names it.",
     ),
     "GPUs of another vendor are ignored": About(
         "LEFT_OUT names these GPUs. A node agent publishes GPUs of one vendor only.",

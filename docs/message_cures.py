@@ -476,8 +476,8 @@ CAUSES: Final[dict[str, str]] = {
     "cordoned": ("The node is cordoned. Run `kubectl uncordon NODE` when it is ready for pods."),
     "goes for maintenance before the pod would end": (
         "The node has a [maintenance time](annotations.md#nodes-with-a-maintenance-time), and the pod can "
-        "run longer. Create the pod with a `gpu.topology/max-duration` with which it ends before the "
-        "maintenance begins."
+        "run longer. Write a `gpu.topology/max-duration` on the waiting pod, with which the pod ends before "
+        "the maintenance begins."
     ),
     "not ready": ("The node is not ready. Run `kubectl describe node NODE` and look at its conditions."),
     "gone": (

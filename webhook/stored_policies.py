@@ -66,7 +66,7 @@ def check(new: Raw, old: Raw) -> list[str]:
     if labels.get(names.VERSION_LABEL) == __version__ and not _is_stored(sent, old):
         raise InvalidPoliciesError(
             f"The policies file has {counted(len(errors), 'error')}, so it is not stored. Correct it and repeat the "
-            "command. gputopo policies check FILE finds these errors before an upgrade.",
+            "command. gputopo policies check FILE finds these errors before an upgrade, if FILE has all policies.",
             errors,
         )
     return ["The running version of the driver cannot use this policies file, and keeps its last valid one:", *errors]

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+_HASH: Final = "pod-template-hash"  # the label with which a Deployment marks the pods of a ReplicaSet
 _LONGEST_TIME: Final = len("2026-01-02T03:04:05.123456+00:00")
 
 
@@ -51,6 +52,20 @@ class Metadata(Part, frozen=True):
         In objects of other programs these fields can have 512 KiB.
         """
         return msgspec.structs.replace(self, labels={}, annotations={}, owner_references=[])
+
+    @property
+    def replacing_owner(self) -> str:
+        """Return the object that replaces a pod which ends, such as ``Job/train``; empty without one.
+
+        For a pod of a Deployment's ReplicaSet, this is the Deployment. The text is as the pod's author wrote it.
+        """
+        for owner in self.owner_references:
+            if owner.controller:
+                revision = f"-{self.labels.get(_HASH, '')}"
+                if owner.kind == "ReplicaSet" and len(revision) > 1 and owner.name.endswith(revision):
+                    return f"Deployment/{owner.name.removesuffix(revision)}"
+                return f"{owner.kind}/{owner.name}"
+        return ""
 
 
 class MetadataOnly(Part, frozen=True):

@@ -46,7 +46,7 @@ class Cure(NamedTuple):
 
 CURES: Final = {
     State.HAS_GPUS: Cure(
-        "Delete it, or wait until it has ended.",
+        "Delete its owner, or the pod if it has no owner. Or wait until it has ended.",
         "The pod runs on. If you delete it, it stays in Terminating, because no node agent releases its GPUs. Install "
         "the driver again before you delete it.",
     ),
@@ -56,12 +56,12 @@ CURES: Final = {
         "processes have ended, run kubectl delete pod {pod} --force.",
     ),
     State.AT_GATE: Cure(
-        "Delete it, or let it wait for the next installation.",
+        "Delete its owner, or the pod if it has no owner. Or let it wait for the next installation.",
         f"The pod keeps its scheduling gate {names.GATE}, and no program removes the gate. After the next installation "
         f"the driver places the pod. {_RUN_WITHOUT}",
     ),
     State.WAITS: Cure(
-        "Delete it, or let it wait for the next installation.",
+        "Delete its owner, or the pod if it has no owner. Or let it wait for the next installation.",
         f"The pod keeps waiting. After the next installation the driver places the pod. {_RUN_WITHOUT}",
     ),
 }
@@ -92,7 +92,7 @@ class Dependent(msgspec.Struct, frozen=True, kw_only=True):
         pod: Its name.
         state: Why it needs the driver.
         node: Its node; empty if it has none.
-        owner: Kind and name of the object that creates it again, as ReplicaSet/web-5d4; empty if there is none.
+        owner: Kind and name of the object that creates it again, as Deployment/web; empty if there is none.
     """
 
     namespace: str
@@ -112,14 +112,13 @@ def dependents(all_pods: Iterable[Pod], claims: Iterable[ResourceClaim]) -> list
     for pod in all_pods:
         state = state_of(pod, has_devices=pod.metadata.uid in users)
         if state is not None:
-            owner = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
             dependent_pods.append(
                 Dependent(
                     namespace=plain(pod.metadata.namespace),
                     pod=plain(pod.metadata.name),
                     state=state,
                     node=plain(pod.spec.node_name),
-                    owner="" if owner is None else plain(f"{owner.kind}/{owner.name}"),
+                    owner=plain(pod.metadata.replacing_owner),
                 )
             )
     order = list(State)

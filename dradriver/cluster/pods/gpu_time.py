@@ -31,7 +31,6 @@ _LONGEST_S: Final = MOST_DAYS * DAY_H * HOUR_S
 _CLAIMS: Final = 256  # counted before others have their turn
 _WRONG: Final = 1e-3  # GPUs; what adding up fractions may lose is far less
 _LEAST: Final = 1e-9  # GPUs; less is what adding up fractions has lost
-_HASH: Final = "pod-template-hash"
 _LONGEST_OWNER: Final = 320  # a kind of 63 characters and a name of 253
 _LONGEST_NAME: Final = 253
 
@@ -83,7 +82,7 @@ def owner_of(pod: Pod | None) -> str:
     The pod's author can write any text as its owner. Long or unprintable texts are dropped, because no object has such
     a name, and they would fill the stored table.
     """
-    owner = "" if pod is None else _said_owner(pod)
+    owner = "" if pod is None else pod.metadata.replacing_owner
     return owner if len(owner) <= _LONGEST_OWNER and owner.isascii() and owner.isprintable() else ""
 
 
@@ -103,16 +102,6 @@ def whose(claim: ClaimRecord | None, pods: Mapping[Key, Pod | None]) -> Who:
 def _name_kept(name: str) -> str:
     """Return a pod's name; empty if no pod can have such a name, which is then not stored."""
     return name if len(name) <= _LONGEST_NAME and name.isascii() and name.isprintable() else ""
-
-
-def _said_owner(pod: Pod) -> str:
-    for owner in pod.metadata.owner_references:
-        if owner.controller:
-            revision = f"-{pod.metadata.labels.get(_HASH, '')}"
-            if owner.kind == "ReplicaSet" and len(revision) > 1 and owner.name.endswith(revision):
-                return f"Deployment/{owner.name.removesuffix(revision)}"
-            return f"{owner.kind}/{owner.name}"
-    return ""
 
 
 def decayed(hours: Hours, now: float, *, half_life_s: float) -> dict[str, float]:

@@ -49,8 +49,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         metadata: Metadata without labels and annotations.
         handed_over: For a claim without a pin, which leaves the choice of devices to the scheduler, a digest of the
             spec that was written; else empty.
-        ours: Whether the controller wrote it. Such a claim has our label and choice, which an admission policy forbids
-            to others.
+        ours: Whether the controller wrote it with a choice of devices. An admission policy forbids the label and the
+            choice to others. False for a claim that was handed over.
         owners: Name and uid of the pod that owns it, or of all pods that share it.
         pin: The devices that it is pinned to; None if the claim is not ours, or damaged.
         devices: The devices of the allocating driver that the scheduler allocated; None while it is not allocated.
@@ -106,7 +106,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def counts(self) -> bool:
         """Return whether the cluster cache counts what the claim uses.
 
-        The claim is counted if the controller wrote it, or if GPUs, NICs or NVLink channels are allocated to it.
+        The claim is counted if it is ``ours``, or if GPUs, NICs or NVLink channels are allocated to it.
         """
         return bool(self.ours or self.devices or self.channels or self.nics)
 

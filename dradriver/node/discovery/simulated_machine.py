@@ -78,7 +78,7 @@ class Simulated:
         """Read the profile or file of the machine.
 
         Args:
-            source: The name of a profile, or the path of a file with a profile.
+            source: The name of a profile, or the path of a file that describes a machine.
             node: The node's name.
             folder: The folder with the files that describe failures.
             seen: Returns a copy of an NVIDIA GPU with the MIG mode and MIG devices that it has now.

@@ -114,6 +114,16 @@ async def test_pods_that_have_ended_or_have_devices_of_another_driver_are_not_li
     assert await listed(shell) == []
 
 
+async def test_a_pod_of_a_deployment_is_ended_by_the_deployment(cluster: GpuCluster, shell: CommandLine) -> None:
+    """Its ReplicaSet would come back as the pod does."""
+    gated = cluster.admitted("serve-5d4-x", 1)
+    gated["metadata"]["ownerReferences"] = owned("apps/v1", "ReplicaSet", "serve-5d4")
+    gated["metadata"].setdefault("labels", {})["pod-template-hash"] = "5d4"
+    cluster.put(PODS, gated)
+    assert [one["owner"] for one in await listed(shell)] == ["Deployment/serve"]
+    assert "Delete its owner, or the pod if it has no owner." in (await shell.run("uninstall")).stdout
+
+
 async def test_an_odd_object_hides_no_other(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.pod("gated", 8, wishes={"policy": "nvlink"})

@@ -94,12 +94,12 @@ def find(host_root: Path) -> Toolkit | None:
 
 
 class Driver(msgspec.Struct, frozen=True):
-    """The places of the driver, as paths on the host.
+    """The places of the driver. ``root`` and ``dev_root`` are paths on the host.
 
     Attributes:
         root: The root of the driver's file system.
         dev_root: The root of the file system that has the driver's device nodes in ``dev``.
-        libraries: The folder with the driver's libraries, below ``root``; empty if unknown.
+        libraries: The folder with the driver's libraries, relative to ``root``; empty if unknown.
     """
 
     root: str
