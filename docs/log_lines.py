@@ -163,9 +163,11 @@ LOG_LINES: Final[dict[str, About]] = {
         "Read the error. To start the gang without this read, write `gpu.topology/gang-size` on the pods.",
     ),
     "cannot be restarted yet": About(
-        "The gang lost a pod. To restart it, the controller suspends and resumes the owner of its pods, such as "
-        "a Job. The API server refused this write, or did not answer.",
-        "If the error has 403, add the owner's kind to the chart value `controller.gangOwners`.",
+        "The gang lost a pod, or its pods must end for a pod of higher priority. To end and restart them, the "
+        "controller suspends and resumes the owner of the pods, such as a Job. The API server refused to show or "
+        "change the owner, or did not answer. NAME is the gang's, or the owner's once it is suspended.",
+        "Wait: the controller tries again. If the error has 403, add the owner's kind to the chart value "
+        "`controller.gangOwners`.",
     ),
     "suspended and did not resume": About(
         "To restart a gang, the controller suspends and resumes the owner of its pods, such as a Job. A new "
@@ -472,14 +474,14 @@ LOG_LINES: Final[dict[str, About]] = {
         "Read the error. If the pod cannot use its GPU, delete the pod.",
     ),
     "because it does not exist any more": About(
-        "The checkpoint is the node agent's files about prepared claims. The entry of this claim was damaged, "
-        "and the claim is gone.",
+        "The checkpoint is the node agent's files about prepared claims. The entry of this claim was damaged or of a "
+        "newer node agent, and the claim is gone.",
         _NOTHING,
     ),
     "which has an unreadable checkpoint entry, cannot be unprepared": About(
-        "The checkpoint is the node agent's files about prepared claims. The entry of this claim is damaged, and "
-        "the claim does not exist any more. The node agent cannot release the claim's devices: a file cannot be "
-        "removed, a process uses a device, or an earlier call for the claim has not ended.",
+        "The checkpoint is the node agent's files about prepared claims. The entry of this claim is damaged or of a "
+        "newer node agent, and the claim does not exist any more. The node agent cannot release the claim's devices: "
+        "a file cannot be removed, a process uses a device, or an earlier call for the claim has not ended.",
         "Read the error, and remove its cause. The agent tries again.",
     ),
     "The status of claim": About(
@@ -516,9 +518,11 @@ LOG_LINES: Final[dict[str, About]] = {
         _DISK,
     ),
     "CDI files with its old devices": About(
-        "MIG instances and shares that ended with the old driver still have CDI files, and the node agent cannot "
-        "remove these files.",
-        _DISK,
+        "MIG instances and shares that ended with the old driver can still have CDI files. The node agent cannot "
+        "remove these files, or cannot read its checkpoint (its files about prepared claims). Or another node agent "
+        "has locked the checkpoint.",
+        "Read the error. If a file cannot be read, written or removed, check whether the node's disk is full, "
+        "read-only or damaged.",
     ),
     "The GPU driver has not answered": About(
         "The GPU driver hangs.",
@@ -588,8 +592,8 @@ LOG_LINES: Final[dict[str, About]] = {
         "Nothing. The kubelet calls again. If it happens again and again, read the log lines before this one.",
     ),
     "CALL of claim NAMESPACE/NAME failed: TEXT": About(
-        "CALL is `prepare` or `unprepare`. The node agent cannot do this for the claim now. The pod's Event "
-        "`FailedPrepareDynamicResources` has the same text.",
+        "CALL is `prepare` or `unprepare`. The node agent cannot do this for the claim now. After `prepare` the pod's "
+        "Event `FailedPrepareDynamicResources` has the same text.",
         "Find the text in [On the node](#on-the-node).",
     ),
     "failed with an internal error": About("CALL is `prepare` or `unprepare`. The node agent has a bug.", _BUG),
@@ -614,9 +618,10 @@ LOG_LINES: Final[dict[str, About]] = {
         "([mig-and-shares.md](../internals/mig-and-shares.md)).",
     ),
     "MPS of ": About(
-        "NAME is a GPU, and the error follows. The GPU's MPS daemon cannot be started, ended or checked. "
-        "`wanted.json` is the file in which the node agent requests the daemon. "
-        "`/dev/shm of its shares`: files of ended clients cannot be removed.",
+        "NAME is a GPU, and the error follows. If the line names only the GPU, its MPS daemon cannot be started, "
+        "ended or checked. `wanted.json` and `all GPUs`: the node agent's requests for daemons cannot be read, so "
+        "the daemons stay unchanged. `/dev/shm of its shares`: files of ended clients cannot be removed, and the "
+        "daemon still serves.",
         "Read the error, and remove its cause.",
     ),
     "The ports of the network cards": About("The node agent has a bug, or `/sys` has an unexpected form.", _BUG),

@@ -298,8 +298,9 @@ REASONS: Final[dict[str, Cure]] = {
         "many of their NICs are free, how many of these are tainted, and how many match the claim.",
     ),
     "no node with free GPUs was found yet": Cure(
-        "The nodes tried so far have free GPUs, but not the [NICs](../tasks/nic-claims.md) that the claim "
-        "requests. The controller limits the search, so it has not tried all nodes, or all plans for the gang.",
+        "The text continues: `that has them`. The nodes tried so far have free GPUs, but not the "
+        "[NICs](../tasks/nic-claims.md) that the claim requests. The controller limits the search, so it has not "
+        "tried all nodes, or all plans for the gang.",
         "If the reason says `Other nodes are tried next`, wait a few seconds. If it says `Not all … were "
         "tried` for minutes, end pods whose GPUs are near free NICs.",
     ),

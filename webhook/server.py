@@ -69,7 +69,7 @@ class Endpoint:
             return self._answer(http.path, content.read_nowait())
         size = MOST_BYTES if http.content_length is None else http.content_length
         if size > MOST_BYTES:
-            return _refused(413, _TOO_LARGE.format(size))
+            return _too_large(f"{size}")
 
         # 2. Others are read as they come, within ``wait_s``. A large body first sends ``READ_BYTES`` and waits then for
         # its turn, so that a client that sends nothing takes no turn. A small body waits for no turn.
@@ -85,7 +85,7 @@ class Endpoint:
                 # The turn: ``size`` of the bytes that all large bodies share. The body is cut off if others need them.
                 async with self._large.lent(size, address=http.remote or "", revoke=body.cut_off):
                     if not await body.read(size, is_waited_for=self._large.is_waited_for):
-                        return _refused(413, _TOO_LARGE.format(f"more than {size}"))
+                        return _too_large(f"more than {size}")
                     return await self._answer_slowly(http.path, body)
         except ConnectionError:
             return _refused(400, "The connection ended before the whole body was read.")  # no client receives it
@@ -120,10 +120,14 @@ class Endpoint:
 
 
 _JSON: Final = CIMultiDict({hdrs.CONTENT_TYPE: "application/json"})
-_TOO_LARGE: Final = (
-    f"The old and the new object have {{}} bytes of JSON together, and {names.DRIVER} reads at most {MOST_BYTES}. "
-    f"Make the object smaller. Each <, > and & counts as six bytes."
-)
+
+
+def _too_large(length: str) -> web.Response:
+    return _refused(
+        413,
+        f"The old and the new object have {length} bytes of JSON together, and {names.DRIVER} reads at most "
+        f"{MOST_BYTES}. Make the object smaller. Each <, > and & counts as six bytes.",
+    )
 
 
 def _refused(status: int, text: str) -> web.Response:

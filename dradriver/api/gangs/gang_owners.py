@@ -122,7 +122,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         identity: The identifier of the gang: the same for all its pods, unique in the cluster, and valid as a label's
             value.
-        made_by: The kind of the owner that created the gang's pods; ``gang`` if the author named the gang.
+        made_by: The kind of the owner that created the gang's pods; ``PodGroup`` if the pods are in one; ``gang`` if
+            the author named the gang in an annotation.
         size: The number of pods, from the author or the pod; None if neither has it.
         read: The object to read for the number of pods, and for whether they can be a gang at all; None if there is no
             such object. If the author named the gang, its number is not used (``gang_of_pod.size``).
@@ -163,14 +164,15 @@ def identity(name: str, *parts: str) -> str:
 
 
 def joined(identity: str, made_by: str, found: Member | Alone) -> Member:
-    """Return a pod as a member of the gang that its author named.
+    """Return a pod as a member of a gang that was found by a name, not by the pod's owner.
 
-    The gang can have pods of several owners, and the ranks of each owner's pods begin at 0. So the result has a hash of
-    the owner before the rank, which keeps the pods of each owner together and in order.
+    The name is in an annotation of the author, or is that of a PodGroup. The gang can have pods of several owners, and
+    the ranks of each owner's pods begin at 0. So the result has a hash of the owner before the rank, which keeps the
+    pods of each owner together and in order.
 
     Args:
         identity: The identifier of the gang.
-        made_by: The value of ``Member.made_by`` for a gang that its author named: ``gang``.
+        made_by: The value of ``Member.made_by``: ``gang``, or ``PodGroup`` for the gang of a PodGroup.
         found: The gang that the pod would be in by its owner, or why it would be in none.
     """
     if isinstance(found, Alone):

@@ -59,9 +59,10 @@ class Guard:
         self._hosts = {host.lower() for host in hosts} | LOCAL
 
     def refusal(self, request: BaseRequest) -> Response | None:
-        """Return the response to a request that the guard refuses.
+        """Return the response to a request that the guard does not let through; None if it lets the request through.
 
-        The result is None if the guard allows the request.
+        A request with the right key in its address gets a cookie and is redirected to the address without the key.
+        Each other response refuses the request.
         """
         if request.method != aiohttp.hdrs.METH_GET:
             return _refuse(405, "this page accepts only GET requests", Allow="GET")

@@ -122,7 +122,7 @@ class SeatSlice:
         """
         self._asked_s = 0.0
         try:
-            wrong = await self._ensure()
+            reason = await self._ensure()
         except DriverError as error:
             self._asked_s = asked_s(error, AGAIN_S)
             if outcome(error) is not Outcome.OBJECT:
@@ -134,7 +134,7 @@ class SeatSlice:
                 return False
             await self._learn(f"ResourceSlice {gang_barrier_device.SLICE} cannot be written: {error}")
             return False
-        await self._learn(wrong)
+        await self._learn(reason)
         return True
 
     async def _ensure(self) -> str:
@@ -208,19 +208,19 @@ class SeatSlice:
         logger.info("slice %s made", gang_barrier_device.SLICE)
         return stored
 
-    async def _learn(self, wrong: str) -> None:
+    async def _learn(self, reason: str) -> None:
         """Set ``Picture.barrier``, and report once why the barrier does not work.
 
-        ``wrong`` says why; it is empty if the barrier works.
+        ``reason`` says why; it is empty if the barrier works.
         """
-        self._picture.barrier = not wrong
-        metrics.BARRIER.set(not wrong)
-        early, self._classless = wrong == NO_CLASS and not self._classless, wrong == NO_CLASS
-        if wrong != self._said and not early:
-            self._said = wrong
-            if not wrong:
+        self._picture.barrier = not reason
+        metrics.BARRIER.set(not reason)
+        early, self._classless = reason == NO_CLASS and not self._classless, reason == NO_CLASS
+        if reason != self._said and not early:
+            self._said = reason
+            if not reason:
                 logger.info("seats keep pods of gangs from being bound before all have their places")
                 return
-            logger.warning("%s: %s", WITHOUT, wrong)
+            logger.warning("%s: %s", WITHOUT, reason)
             if self._record is not None:
-                await self._record(self._class, f"{WITHOUT}: {wrong}")
+                await self._record(self._class, f"{WITHOUT}: {reason}")

@@ -21,8 +21,9 @@ _NONE: Final = frozenset({GPU_IS_LOST, NOT_FOUND, NOT_SUPPORTED, FUNCTION_NOT_FO
 
 
 def find(nvml: Nvml, uuids: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """Return the ids of processes on each of NVIDIA's GPUs by NVML; a lost GPU has none.
+    """Return the ids of the processes that compute on the GPUs ``uuids``, by UUID.
 
+    A GPU that is lost, or whose processes NVML cannot list, is not in the result.
     NVML names only processes of the caller's own PID namespace. So the agent must run in the host's PID namespace.
 
     Raises:
