@@ -126,7 +126,10 @@ def defrag(
 async def _read(
     server: ServerConfig, file: Policies | None, driver_namespace: str | None, *, size: int, most: int
 ) -> tuple[Defrag, str]:
-    """Return the moves, and sentences that no driver is installed (empty if it is, or if that is not known)."""
+    """Return the moves, and sentences that no driver is installed (empty if it is, or if that is not known).
+
+    ``size`` is the number of GPUs in a set that the moves free; ``most`` is the largest number of moves.
+    """
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         followed = await policies_in_force.read(client, server, driver_namespace, file)
         scene = await read_whole(client, server, followed, driver_namespace)

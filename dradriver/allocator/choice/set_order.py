@@ -124,9 +124,10 @@ def _leaves_most(tables: Tables, gpus: int) -> Ints:
     """Return numbers that order remaining free GPUs by the sets that they still form.
 
     The lowest number is best. This is the policy "preserve" of MAPA (SC21): it keeps the best sets for later pods. The
-    policy compares the best remaining set of 8, of 4 and of 2, then all disjoint sets of 4 and of 2. If ``gpus``, the
-    number of requested GPUs, is 1, all disjoint sets of 2, then of 4, are compared first. Some machines' makers
-    prescribe from which block of GPUs a set is taken (``sets/blocks.py``). Their rule comes before all others.
+    policy compares bandwidths: of the best remaining set of 8, of 4 and of 2, then the total of all disjoint sets of 4
+    and of 2. If ``gpus``, the number of requested GPUs, is 1, the totals are compared first: of 2, then of 4. Some
+    machines' makers prescribe from which block of GPUs a set is taken (``sets/blocks.py``). Their rule comes before all
+    others.
 
     Worked example: both GPUs of one NVLink pair are free, and one GPU of another pair. A single GPU is taken from the
     other pair.

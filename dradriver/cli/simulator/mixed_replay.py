@@ -32,7 +32,10 @@ _MEASURED_EVERY: Final = 16  # arrivals: looking at all GPUs costs more than a d
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """One request: its arrival time, what it requests, its duration, and the number of GPUs that it counts as."""
+    """One request: its arrival time, what it requests, its duration, and how many GPUs it counts as in the load.
+
+    A share or MIG slice counts as a fraction of a GPU.
+    """
 
     at_s: float
     request: Request

@@ -87,7 +87,10 @@ def owner_of(pod: Pod | None) -> str:
 
 
 def whose(claim: ClaimRecord | None, pods: Mapping[Key, Pod | None]) -> Who:
-    """Return the owner and the pod that a claim's GPU time is charged to.
+    """Return the owner and the pod that a claim's GPU time is charged to, and since when its devices are idle.
+
+    The owner is such as ``Job/train`` (``owner_of``). If several pods share the claim, the result has the first name of
+    a pod, and the owner of any of them. Unknown parts of the result are empty.
 
     Args:
         claim: The claim; None if it does not exist.

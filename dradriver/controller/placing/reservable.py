@@ -298,8 +298,9 @@ class Reservable:
             allowance: Which members of the gang may have a place under the limits, and on which GPUs.
             gang: What the gang requests as a whole.
             names: The nodes.
-            ends: Says which GPUs of each node the gang can have.
-            leaving: The nodes and amounts of pods that use GPUs: they count as ended.
+            ends: Returns which GPUs of each node the gang can have, and from when on.
+            leaving: For each pod that uses these GPUs now, and so counts as ended: its node, and its amounts of CPU,
+                memory and other resources.
         """
         picture, fleet = self._picture, self._idle_fleet(workload.key[0])
         for node in names:

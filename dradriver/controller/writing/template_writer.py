@@ -217,11 +217,12 @@ class TemplateWriter:
         self._rounds.fail(key)  # until the reflector shows it
 
     async def _right(self, key: Key, note: str, noted: Resolved, made: Template) -> bool | None:
-        """Return whether an existing template matches the pod's note; None if unknown.
+        """Return whether an existing template matches the pod's note.
 
-        The note is an annotation with the pod's request. It can come from another release of the driver, which makes
-        other templates from it. The template is left to that release, so the result is True. Thus two releases never
-        undo each other's writes. ``noted`` is the decoded note; ``made`` is the existing template.
+        The result is None if the API server does not say what it would store for the note. The note is an annotation
+        with the pod's request. It can come from another release of the driver, which makes other templates from it. The
+        template is left to that release, so the result is True. Thus two releases never undo each other's writes.
+        ``noted`` is the decoded note; ``made`` is the existing template.
         """
         if _ladder(noted) != claim_alternatives.VERSION:
             return True

@@ -326,7 +326,7 @@ class UsageStore:
         try:
             stored: dict[str, Any] = await self._client.update(CONFIG_MAPS, wanted)
         except DriverError as error:
-            self._warn(found["metadata"]["name"], error, "The owner of the ConfigMap stays unchanged.")
+            self._warn(found["metadata"]["name"], error, "The ConfigMap's ownerReferences stay unchanged.")
             return found
         return stored
 

@@ -139,9 +139,9 @@ def blocks(links: Sequence[Sequence[int]], product: str = "") -> Blocks | None:
 
 
 def _blocks_as(profile: str, of: Sequence[int]) -> Blocks | None:
-    """Return the blocks of a machine's chips, by the rule of a profile.
+    """Return the blocks of a machine's chips, with a profile's rules about which sets of chips a pod may get.
 
-    A block is a group of chips that may be used together. The result is None if the profile has no rule.
+    A block is a group of chips that may be used together. The result is None if the profile has no blocks.
 
     Args:
         profile: The profile's name.

@@ -151,7 +151,7 @@ async def test_usage_is_read_where_its_owner_cannot_be_changed(caplog: pytest.Lo
     made.client.update = immutable  # type: ignore[method-assign]
     await made.usage.load()
     assert made.worker.picture.gpu_time.hours
-    assert "The owner of the ConfigMap stays unchanged" in caplog.text
+    assert "The ConfigMap's ownerReferences stay unchanged" in caplog.text
 
 
 async def test_the_next_leader_goes_on_from_what_was_written_and_from_the_claims_that_are_there() -> None:
