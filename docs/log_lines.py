@@ -72,7 +72,9 @@ LOG_LINES: Final[dict[str, About]] = {
         "A node or pod has a resource with an invalid quantity.",
         "Search for the quantity in `kubectl get nodes,pods -A -o yaml`, and correct it in the node or pod.",
     ),
-    "the API server did not show its volume": About("The API server is slow.", _WAIT),
+    "the API server did not show its volume": About(
+        "The API server is slow. If the volume was read before, the controller uses what it knows of it.", _WAIT
+    ),
     "its volume cannot be read": About(
         "The API server refused the read, or failed.",
         _READ,
@@ -84,7 +86,8 @@ LOG_LINES: Final[dict[str, About]] = {
     # The controller.
     "differences between the cluster cache": About(
         "The controller regularly compares its cluster cache, a copy of the API server's objects, with the API "
-        "server (the audit). By a bug, entries were wrong. Earlier log lines name them.",
+        "server (the audit). By a bug, entries were wrong. Earlier log lines name the first "
+        "16 of them.",
         "Report it with the log. Places that were chosen since the last audit may be wrong, but kube-scheduler "
         "allocates no GPU twice.",
     ),
@@ -211,7 +214,7 @@ LOG_LINES: Final[dict[str, About]] = {
         "[barrier](../tasks/gangs.md#the-barrier).",
     ),
     "Claims whose pods are gone cannot be deleted": About(
-        "The API server did not answer. The GPUs of these claims stay allocated.", _WAIT
+        "The API server did not answer, or refused the deletion. The GPUs of these claims stay allocated.", _WRITE
     ),
     "its pod is gone, and the claim cannot be deleted": About(
         "The API server refused to delete the claim. Its GPUs stay allocated.",
@@ -685,8 +688,10 @@ LOG_LINES: Final[dict[str, About]] = {
     ),
     "The mode of GPU": About("The file PATH of the node agent, which has the mode of this GPU, is damaged.", _DISK),
     "cannot be labelled for containers": About(
-        "The file system of PATH does not support SELinux labels.",
-        "Mount the file system with an SELinux label: the mount option `context=`.",
+        "The file system of PATH does not support SELinux labels, or the node agent lacks the right to set them. "
+        "PATH is then used without a label, and SELinux may keep containers from it.",
+        "Mount the file system with an SELinux label: the mount option `context=`. For a folder of MPS this mount is "
+        "what the kernel refused: load an SELinux policy that knows the label in the error, or do not share the GPU.",
     ),
     "was not made by this driver and stays": About(
         "A person or program created a MIG instance in the place of a claim's instance.",

@@ -62,12 +62,16 @@ REASONS: Final[dict[str, Cure]] = {
         "Request fewer or smaller shares or MIG slices in one pod.",
     ),
     "no node offers GPUs as shares": Cure(
-        "The pod requests a share. The policies file divides no GPU into shares.",
-        "Add `shared` to a rule in the section `gpus` of the policies file ([policies.md](policies.md#gpus)).",
+        "The pod requests a share. The policies file divides no GPU of these nodes into shares, or the nodes do not "
+        "offer the shares yet ([parts.md](../tasks/parts.md)).",
+        "Add `shared` to a rule in the section `gpus` of the policies file ([policies.md](policies.md#gpus)). If a "
+        "rule has it, read the Events of the nodes.",
     ),
     "no node offers GPUs as MIG slices": Cure(
-        "The pod requests a MIG slice. The policies file divides no GPU into MIG slices.",
-        "Add `mig` to a rule in the section `gpus` of the policies file ([policies.md](policies.md#gpus)).",
+        "The pod requests a MIG slice. The policies file divides no GPU of these nodes into MIG slices. Or "
+        "Kubernetes is below 1.36, or MIG mode is off on an A100 or A30 ([parts.md](../tasks/parts.md#limits)).",
+        "Add `mig` to a rule in the section `gpus` of the policies file ([policies.md](policies.md#gpus)). If a rule "
+        "has it, read the Events of the nodes.",
     ),
     "No node offers GPUs of this driver": Cure(
         "No node agent has published a GPU.",
@@ -95,7 +99,7 @@ REASONS: Final[dict[str, Cure]] = {
     ),
     "GPUs that are reserved for a workload that has waited longer are left out": Cure(
         "The controller keeps these GPUs for another pod or gang until enough of them are free "
-        "([tenants.md](../tasks/tenants.md#reservations)). Some are free now, and pods still run on others.",
+        "([tenants.md](../tasks/tenants.md#reservations)). Some may be free now, and pods can still run on others.",
         "Run `gputopo queue`: it names that pod or gang. Your pod can use the free ones if its "
         "`gpu.topology/max-duration` (its longest run time) is short enough: it must end before the last pod that "
         "now runs on reserved GPUs ends. If a pod there has no known end, your pod must end within "
@@ -307,7 +311,7 @@ REASONS: Final[dict[str, Cure]] = {
     "Not all combinations that the claim allows were tried": Cure(
         "The claim allows more combinations of [NICs](../tasks/nic-claims.md) than the controller tries at once. "
         "It found no free combination among those that it tried.",
-        "Wait a few seconds: the controller tries others. If the reason stays, write requests that fewer NICs match.",
+        "Write requests that fewer NICs match. Or wait: the controller searches again when NICs or GPUs become free.",
     ),
     "no NIC of any node has the same … as a GPU. Remove this constraint from the template": Cure(
         "A constraint in the template requires that GPUs and NICs have the same value of an attribute. No node "
@@ -376,10 +380,10 @@ GANG_REASONS: Final[dict[str, Cure]] = {
     ),
     "write the size of the gang as gpu.topology/gang-size": Cure(
         "The controller reads the gang's size in the object that created the pods, such as a Job. The reason "
-        "names this object and says why its size is not known: the object does not exist, or the controller "
-        "cannot read it.",
-        "Write `gpu.topology/gang-size` on the pods. Or allow the controller to read objects of this kind: the "
-        "chart value `controller.gangOwners`.",
+        "names this object and says why its size is not known: the object does not exist or is too large, the "
+        "controller may not read it, or the driver does not know its kind.",
+        "Write `gpu.topology/gang-size` on the pods. If the controller may not read objects of this kind, you can "
+        "instead allow it: the chart value `controller.gangOwners`.",
     ),
     "It is not known which pods belong to the gang": Cure(
         "The pod has `gpu.topology/gang: auto`, but the controller does not know the object that created the pod.",
@@ -405,12 +409,15 @@ GANG_REASONS: Final[dict[str, Cure]] = {
     ),
     "no place was found for all of them at once": Cure(
         "The pods of the gang have different requests. The controller found free GPUs for some of them, but not for "
-        "all of them together.",
-        "Wait. `gputopo explain` names the pods that must end first.",
+        "all of them together under the gang's limits, such as `near` or `max-nodes`. If the reason says `The search "
+        "ended at its limit`, the controller has not tried all combinations.",
+        "Wait. `gputopo explain` names the pods that must end first. After a search that ended at its limit, do what "
+        "the reason says.",
     ),
     "No plan with the free GPUs meets the rules of the gang's pods about each other": Cure(
-        "Enough GPUs are free. The pods of the gang have required (anti-)affinity or topology spread for each "
-        "other. No choice of nodes meets these rules. The reason names each rule and a pod that has it.",
+        "Enough GPUs are free. The pods of the gang have required (anti-)affinity or topology spread for each other. "
+        "The controller found no choice of nodes that meets these rules. It tries a limited number of choices. The "
+        "reason names each rule and a pod that has it.",
         "Wait, or relax a rule: `preferredDuringScheduling…`, `ScheduleAnyway`, a larger `maxSkew`. Check "
         "that the nodes have the label that the rule names.",
     ),
@@ -429,8 +436,8 @@ GANG_REASONS: Final[dict[str, Cure]] = {
         "other levels.",
     ),
     "there is no place now for … of the pods": Cure(
-        "The gang runs. One of its pods was created later, for example to replace a lost pod. No free GPUs are "
-        "as near to the gang's other pods as the gang requires.",
+        "Some pods of the gang keep their places. Others were created later, for example to replace a lost pod. For "
+        "them no free GPUs are as near to the gang's other pods as the gang requires.",
         "Wait. `gputopo explain` names the pods that must end first.",
     ),
     "Waiting until the GPUs of the lost pod are free": Cure(
@@ -557,7 +564,8 @@ ON_NODE: Final[dict[str, str]] = {
     ),
     "GPU … is not on node": ("The GPU is lost, or an administrator is replacing the GPU driver. Run `gputopo health`."),
     "the GPU driver does not answer": (
-        "The vendor's driver on the node hangs. Follow [node.md](../internals/node.md#a-driver-that-hangs)."
+        "The vendor's driver on the node hangs. Follow [node.md](../internals/node.md#a-driver-that-hangs). If the "
+        "Event also says that hardware is still changing for another claim, first wait a minute."
     ),
     "the node agent has not read the node's GPUs yet": (
         "The node agent has just started. If the Event comes again and again, read the log of the node agent."
@@ -619,8 +627,9 @@ EVENTS: Final[dict[str, EventAbout]] = {
     "IdleGPUs": EventAbout(
         "pod",
         "Normal, Warning",
-        "The pod's GPUs are idle. The Event says since when, and when the controller will end the pod "
-        "([idle.md](../tasks/idle.md)).",
+        "The pod's GPUs are idle. The Event says since when. For a pod with `gpu.topology/idle-timeout`, Warnings "
+        "also say when the controller will end the pod, that it has ended the pod, or why it cannot. A Normal Event "
+        "says if the controller no longer ends the pod ([idle.md](../tasks/idle.md)).",
         "Use the GPUs or end the pod. `gputopo idle` lists such pods.",
     ),
     "PreemptedForGPUs": EventAbout(

@@ -128,7 +128,7 @@ async def _read(
 ) -> tuple[Defrag, str]:
     """Return the moves, and sentences that no driver is installed (empty if it is, or if that is not known).
 
-    ``size`` is the number of GPUs in a set that the moves free; ``most`` is the largest number of moves.
+    ``size`` is the number of GPUs in a set that the moves free; ``most`` is how many sets they free at most.
     """
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         followed = await policies_in_force.read(client, server, driver_namespace, file)

@@ -122,7 +122,7 @@ def verify(
 
     The checks of the cluster are about the installation. If no driver is installed, the first line says so, and no part
     of the driver is checked. A GPU that is lost or has a fault is a WARN: pods get the other GPUs. "gputopo health" is
-    about the GPUs, and ends with 1 then.
+    about the GPUs, and ends with 1 if a GPU is lost or has a fault that keeps pods off it.
 
     Exit status: 0 no FAIL, 1 a FAIL, 2 wrong usage, or the checks could not run.
     """

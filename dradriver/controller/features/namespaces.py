@@ -116,7 +116,7 @@ class Namespaces:
                 first, *others = claiming
                 message = (
                     f"The labels of namespace {name} belong to several tenants of the policies file: "
-                    f"{', '.join(claiming)}. The namespace is part of {first}, the first of them in the file. Write "
+                    f"{', '.join(claiming)}. The namespace is part of {first}, the first of them by name. Write "
                     f"its name into one of these tenants, or other labels into {', '.join(others)}."
                 )
                 logger.warning("%s", message)

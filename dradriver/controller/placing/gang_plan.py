@@ -332,7 +332,8 @@ def placed(picture: Picture, pod: Pod) -> Member | None:
 
     * It has no node affinity. The affinity of a placed pod names all nodes of the gang, and reading it for each member
       takes quadratic time.
-    * Its number of GPUs comes from its claim, because the template may have changed or be gone.
+    * If it uses a template, its number of GPUs comes from its claim, because the template may have changed or be gone.
+      The result is None if this claim is being deleted or cannot be read.
     """
     member = Member(anywhere(pod), picture.templates.of(pod))
     if not is_placed(picture, member):
