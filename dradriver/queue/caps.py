@@ -42,6 +42,7 @@ _ROUNDING: Final = 1e-6  # GPUs that adding up fractions may lose
 _NAMED: Final = 3  # workloads with the most GPUs that a reason names
 _LONGEST: Final = 63  # characters of such a name
 _FRESH_S: Final = 10.0  # for which they are not computed again: thousands of claims may have to be added up
+_LEAST_S: Final = 1.0  # the same, if the number of GPUs in use has changed
 
 
 class _Obstacle(NamedTuple):
@@ -57,6 +58,20 @@ class _Obstacle(NamedTuple):
     requested: dict[Cap, float]
     always: Closed
     is_permanent: bool
+
+
+class _Users(NamedTuple):
+    """The workloads that use most GPUs under a cap, at one time.
+
+    Attributes:
+        at: When they were found, by the event loop's clock.
+        used: How many GPUs of the tenant counted for the cap then.
+        text: The workloads, each with its GPUs, for a message.
+    """
+
+    at: float
+    used: float
+    text: str
 
 
 class Caps(Limit):
@@ -77,7 +92,7 @@ class Caps(Limit):
         """
         self._tenants, self._picture, self._eased, self._wake = tenants, picture, eased, wake
         self._use: dict[str, dict[str, float]] = {}  # GPUs by product, of tenants that were asked about
-        self._users: dict[tuple[str, Cap], tuple[float, str]] = {}  # ``_who``'s answers, and when they were found
+        self._users: dict[tuple[str, Cap], _Users] = {}
 
     @property
     def matters(self) -> bool:
@@ -199,8 +214,9 @@ class Caps(Limit):
 
         ``limit`` is the text about the tenant's ``cap`` and the workload's request.
         """
-        users = self._who(tenant, cap)
-        in_use = f"In use: {_plain(self.used_of(tenant, cap))}" + (f" ({users})" if users else "")
+        used = self.used_of(tenant, cap)
+        users = self._who(tenant, cap, used)
+        in_use = f"In use: {_plain(used)}" + (f" ({users})" if users else "")
         return NoPlaceError(f"Waiting for quota: {limit}", nearest=in_use, cause=Cause.CAP)
 
     def _fitting(self, workload: PendingWorkload, wanting: tuple[Member, ...]) -> tuple[tuple[Member, ...], Closed]:
@@ -411,7 +427,11 @@ class Caps(Limit):
         cap = next(iter(obstacle.requested))
         if obstacle.is_permanent:
             named = [cap]
-            raising = f'ask an administrator to raise the cap of tenant "{tenant}"'
+            higher = f"to at least {counted(obstacle.requested[cap], 'GPU')}{_of(cap)}"
+            in_use = self._counted(tenant, cap, leaving)
+            if in_use > _ROUNDING:
+                higher += f" (in use: {_plain(in_use)})"
+            raising = f'ask an administrator to raise the cap of tenant "{tenant}" {higher}'
             help_text = f"Request at most {counted(cap.gpus, 'GPU')}{_of(cap)}, or {raising}."
         else:
             named = list(obstacle.requested)
@@ -440,15 +460,19 @@ class Caps(Limit):
         needing = "gang" if workload.is_gang else "pod"
         return f"{help_text} The {needing} also needs enough free GPUs. gputopo tenants shows the caps and their use."
 
-    def _who(self, tenant: str, cap: Cap) -> str:
+    def _who(self, tenant: str, cap: Cap, used: float) -> str:
         """Return as text the pods or gangs that use most GPUs under a cap.
 
-        Each is named with its number of GPUs, for a message. The text can be up to ``_FRESH_S`` seconds old.
+        Each is named with its number of GPUs, for a message. The text can be up to ``_FRESH_S`` seconds old. It is
+        empty if the GPUs in use changed within the last second, so that a message never has figures of two times.
+        ``used`` is how many GPUs count for the cap now.
         """
         now = asyncio.get_running_loop().time()
         cached = self._users.get((tenant, cap))
-        if cached is not None and now < cached[0] + _FRESH_S:
-            return cached[1]
+        if cached is not None:
+            is_same = math.isclose(cached.used, used, abs_tol=_ROUNDING)
+            if now < cached.at + (_FRESH_S if is_same else _LEAST_S):
+                return cached.text if is_same else ""
         gpus_by_user: dict[str, float] = {}
         gpu_time = self._picture.gpu_time
         for claim in gpu_time.claims():
@@ -462,7 +486,7 @@ class Caps(Limit):
                     _add(gpus_by_user, {f"{claim[0]}/{name[:_LONGEST]}": gpus})
         ranked = sorted(gpus_by_user.items(), key=lambda item: (-item[1], item[0]))
         text = first_of([f"{name} {_plain(gpus)}" for name, gpus in ranked], _NAMED)
-        self._users[tenant, cap] = now, text
+        self._users[tenant, cap] = _Users(now, used, text)
         return text
 
 

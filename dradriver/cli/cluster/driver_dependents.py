@@ -44,6 +44,10 @@ class Cure(NamedTuple):
     after: str
 
 
+_DELETE_OR_LEAVE: Final = (
+    "Delete its owner, or the pod if it has no owner. Or uninstall without the check for pods (--no-hooks). Then the "
+    "pod waits for the next installation."
+)
 CURES: Final = {
     State.HAS_GPUS: Cure(
         "Delete its owner, or the pod if it has no owner. Or wait until it has ended.",
@@ -56,12 +60,12 @@ CURES: Final = {
         "processes have ended, run kubectl delete pod {pod} --force.",
     ),
     State.AT_GATE: Cure(
-        "Delete its owner, or the pod if it has no owner. Or let it wait for the next installation.",
+        _DELETE_OR_LEAVE,
         f"The pod keeps its scheduling gate {names.GATE}, and no program removes the gate. After the next installation "
         f"the driver places the pod. {_RUN_WITHOUT}",
     ),
     State.WAITS: Cure(
-        "Delete its owner, or the pod if it has no owner. Or let it wait for the next installation.",
+        _DELETE_OR_LEAVE,
         f"The pod keeps waiting. After the next installation the driver places the pod. {_RUN_WITHOUT}",
     ),
 }

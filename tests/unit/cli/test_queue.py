@@ -285,7 +285,7 @@ async def test_what_a_cap_never_allows_has_no_position(cluster: GpuCluster, shel
     assert (explained["queue"], explained["reason"], explained["quota_help"]) == (
         None,
         'Refused by quota: tenant "a" may use 2 GPUs, this pod requests 4.',
-        'Request at most 2 GPUs, or ask an administrator to raise the cap of tenant "a".',
+        'Request at most 2 GPUs, or ask an administrator to raise the cap of tenant "a" to at least 4 GPUs.',
     )
     assert (await shell.data("explain", "a/small"))["queue"]["waiting"] == 1
 

@@ -250,7 +250,7 @@ async def test_a_refusal_names_the_other_caps_that_the_request_exceeds(
     cluster.pod("p", 8)
     await run_all(cluster)
     assert (await shell.data(f"explain p {option}"))["quota_help"] == (
-        'Request at most 6 GPUs, or ask an administrator to raise the cap of tenant "blue". '
+        'Request at most 6 GPUs, or ask an administrator to raise the cap of tenant "blue" to at least 8 GPUs. '
         "These caps of the tenant also apply: 4 GPUs of NVIDIA H100*."
     )
 
@@ -271,12 +271,29 @@ async def test_a_refusal_names_the_caps_that_are_in_use(
     assert explained["reason"].startswith("Refused by quota: ")
     assert explained["queue"] is None
     assert explained["quota_help"] == (
-        'Request at most 4 GPUs of NVIDIA H100*, or ask an administrator to raise the cap of tenant "blue". '
-        "These caps of the tenant also apply: 6 GPUs (in use: 4)."
+        'Request at most 4 GPUs of NVIDIA H100*, or ask an administrator to raise the cap of tenant "blue" to at least '
+        "6 GPUs of NVIDIA H100* (in use: 4). These caps of the tenant also apply: 6 GPUs (in use: 4)."
     )
     file = option.split()[1]
     (queued,) = await shell.data("queue", "--policies", file)
     assert (queued["state"], queued["position"]) == ("refused", None)
+
+
+async def test_a_refusal_says_how_high_the_cap_must_be_and_what_is_in_use(
+    cluster: GpuCluster, shell: CommandLine, tmp_path: Path
+) -> None:
+    cluster.node("node-a")
+    cluster.node("node-b")
+    option = blue(cluster, tmp_path)
+    cluster.pod("own", 4)
+    await run_all(cluster)
+    for number in range(2):
+        cluster.pod(f"train-{number}", 6, wishes={"gang": "train", "gang-size": "2"})
+    await run_all(cluster)
+    assert (await shell.data(f"explain train-0 {option}"))["quota_help"] == (
+        'Request at most 6 GPUs, or ask an administrator to raise the cap of tenant "blue" to at least 12 GPUs '
+        "(in use: 4)."
+    )
 
 
 async def test_who_waits_for_a_cap_is_told_the_caps_that_leave_out_gpus_then(

@@ -138,6 +138,22 @@ async def test_a_file_that_raises_the_cap_places_it_and_one_that_lowers_it_takes
     assert cluster.get_pod("second")["spec"]["schedulingGates"] == []
 
 
+async def test_a_reason_never_has_figures_of_two_times() -> None:
+    cluster = cluster_of(capped(6), a="dgx1-v100")
+    cluster.pod("first", 4)
+    cluster.pod("nb", 1, namespace="dev")
+    cluster.pod("second", 4)
+    await cluster.settle()
+    assert (cluster.note("second", "reason") or "").endswith("In use: 5 (default/first 4, dev/nb 1).")
+    cluster.remove(RESOURCE_CLAIMS, claim_of("nb"), "dev")
+    cluster.remove(PODS, "nb", "dev")
+    cluster.pod("third", 3)
+    await cluster.settle()
+    reason = cluster.note("third", "reason") or ""
+    assert "In use: 4" in reason
+    assert "dev/nb" not in reason, "it has ended"
+
+
 async def test_no_priority_lifts_a_cap() -> None:
     cluster = cluster_of(capped(4), a="dgx1-v100")
     cluster.pod("first", 4)
@@ -490,7 +506,7 @@ async def test_only_the_first_of_many_is_told_new_figures() -> None:
     before = len(cluster.client.writes)
     end(cluster, "small")
     await cluster.settle()
-    assert "In use: 3 " in (cluster.note("m0", "reason") or "")
+    assert re.search(r"In use: 3\b", cluster.note("m0", "reason") or "")
     assert len(cluster.client.writes) == before + 1
     with patch.object(gang_plan, "plan") as plan:
         await cluster.settle()
