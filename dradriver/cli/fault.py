@@ -89,7 +89,7 @@ def _print_endings(healed: Mapping[str, Failure]) -> None:
         by_seconds.setdefault(max(KINDS[kind].leaves_s for kind in failure.kinds), []).append(name)
     for seconds, names in sorted(by_seconds.items()):
         gpus = ", ".join(sorted(names, key=natural))
-        later = f"{seconds:.0f} s after that" if seconds else "at the same time"
+        later = f"{seconds:.0f} s after that" if seconds else "with this reading"
         click.echo(f"The faults of {gpus} and their taints end {later}.")
     if any(by_seconds):
         click.echo(

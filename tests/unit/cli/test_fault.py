@@ -67,7 +67,7 @@ def test_what_is_broken_adds_up_and_is_repaired_one_by_one_or_all(tmp_path: Path
     assert [gpu.uuid for gpu in found.read().gpus] == [uuid(i) for i in (0, 1, 3, 4, 5, 6, 7)]
     healed = fault(tmp_path, "heal", "--node", NODE, "gpu-2").stdout
     assert "thermal" not in healed, "the agent has reported it already"
-    assert healed.endswith("The faults of gpu-2 and their taints end at the same time.\n"), (
+    assert healed.endswith("The faults of gpu-2 and their taints end with this reading.\n"), (
         "a lost GPU is back at the next reading"
     )
     assert len(found.read().gpus) == 8
