@@ -27,6 +27,9 @@ _WRITE: Final = (
 )
 _BUG: Final = "Report it with the traceback that follows in the log."
 _DISK: Final = "Check whether the node's disk is full, read-only or damaged."
+_FILES_CURE: Final = (
+    "Read the error. If a file cannot be read or written, check whether the node's disk is full, read-only or damaged."
+)
 _NOTHING: Final = "Nothing."
 _READ_FAILED: Final = "The API server refused the read, or did not answer."
 _WRITE_FAILED: Final = "The API server refused the write, or did not answer."
@@ -86,8 +89,7 @@ LOG_LINES: Final[dict[str, About]] = {
     # The controller.
     "differences between the cluster cache": About(
         "The controller regularly compares its cluster cache, a copy of the API server's objects, with the API "
-        "server (the audit). By a bug, entries were wrong. Earlier log lines name the first "
-        "16 of them.",
+        "server (the audit). By a bug, entries were wrong. Earlier log lines name the first 16 of them.",
         "Report it with the log. Places that were chosen since the last audit may be wrong, but kube-scheduler "
         "allocates no GPU twice.",
     ),
@@ -419,8 +421,7 @@ LOG_LINES: Final[dict[str, About]] = {
     "CDI files cannot be updated": About(
         "The node agent cannot read its checkpoint (its files about prepared claims), or cannot write to the CDI "
         "folder. Or another node agent has locked the checkpoint.",
-        "Read the error. If a file cannot be read or written, check whether the node's disk is full, read-only or "
-        "damaged.",
+        _FILES_CURE,
     ),
     "and the API server does not show the claim": About(
         "The checkpoint is the node agent's files about prepared claims. The entry of this claim is damaged, and "
@@ -524,8 +525,7 @@ LOG_LINES: Final[dict[str, About]] = {
         "MIG instances and shares that ended with the old driver can still have CDI files. The node agent cannot "
         "remove these files, or cannot read its checkpoint (its files about prepared claims). Or another node agent "
         "has locked the checkpoint.",
-        "Read the error. If a file cannot be read, written or removed, check whether the node's disk is full, "
-        "read-only or damaged.",
+        _FILES_CURE,
     ),
     "The GPU driver has not answered": About(
         "The GPU driver hangs.",

@@ -427,10 +427,7 @@ class Caps(Limit):
         cap = next(iter(obstacle.requested))
         if obstacle.is_permanent:
             named = [cap]
-            higher = f"to at least {counted(obstacle.requested[cap], 'GPU')}{_of(cap)}"
-            in_use = self._counted(tenant, cap, leaving)
-            if in_use > _ROUNDING:
-                higher += f" (in use: {_plain(in_use)})"
+            higher = f"to at least {counted(obstacle.requested[cap], 'GPU')}{_of(cap)}{self._in_use(tenant, cap)}"
             raising = f'ask an administrator to raise the cap of tenant "{tenant}" {higher}'
             help_text = f"Request at most {counted(cap.gpus, 'GPU')}{_of(cap)}, or {raising}."
         else:
@@ -445,10 +442,9 @@ class Caps(Limit):
                 released += f" (one GPU can count for {'both' if len(named) == 2 else 'all'})"
             help_text = f'Pods of tenant "{tenant}" must release {released}, or an administrator must raise {raised}.'
         others = [
-            f"{counted(other.gpus, 'GPU')}{_of(other)}" + (f" (in use: {_plain(used)})" if used else "")
+            f"{counted(other.gpus, 'GPU')}{_of(other)}{self._in_use(tenant, other)}"
             for other in self._tenants.caps(tenant)
             if other not in named and self._products(tenant, asked, leaving, [other]) & obstacle.always
-            for used in [self.used_of(tenant, other)]
         ]
         if others:
             help_text += f" These caps of the tenant also apply: {', '.join(others)}."
@@ -459,6 +455,11 @@ class Caps(Limit):
             help_text += f" GPUs of {products} are left out until a cap is raised, even if the tenant uses none."
         needing = "gang" if workload.is_gang else "pod"
         return f"{help_text} The {needing} also needs enough free GPUs. gputopo tenants shows the caps and their use."
+
+    def _in_use(self, tenant: str, cap: Cap) -> str:
+        """Return how many GPUs of a tenant count for its cap as text: `` (in use: 4)``; empty if none do."""
+        used = self.used_of(tenant, cap)
+        return f" (in use: {_plain(used)})" if used else ""
 
     def _who(self, tenant: str, cap: Cap, used: float) -> str:
         """Return as text the pods or gangs that use most GPUs under a cap.

@@ -48,9 +48,9 @@ def placed(cluster: GpuCluster, *pods: str, namespace: str = "default") -> list[
     return [pod for pod in pods if cluster.find(RESOURCE_CLAIMS, claim_of(pod), namespace) is not None]
 
 
-def end(cluster: GpuCluster, pod: str) -> None:
-    cluster.remove(RESOURCE_CLAIMS, claim_of(pod), "default")
-    cluster.remove(PODS, pod, "default")
+def end(cluster: GpuCluster, pod: str, namespace: str = "default") -> None:
+    cluster.remove(RESOURCE_CLAIMS, claim_of(pod), namespace)
+    cluster.remove(PODS, pod, namespace)
 
 
 async def test_who_would_take_its_tenant_beyond_its_cap_waits_and_is_told_who_uses_it() -> None:
@@ -145,12 +145,11 @@ async def test_a_reason_never_has_figures_of_two_times() -> None:
     cluster.pod("second", 4)
     await cluster.settle()
     assert (cluster.note("second", "reason") or "").endswith("In use: 5 (default/first 4, dev/nb 1).")
-    cluster.remove(RESOURCE_CLAIMS, claim_of("nb"), "dev")
-    cluster.remove(PODS, "nb", "dev")
+    end(cluster, "nb", "dev")
     cluster.pod("third", 3)
     await cluster.settle()
     reason = cluster.note("third", "reason") or ""
-    assert "In use: 4" in reason
+    assert re.search(r"In use: 4( \(|\.$)", reason)
     assert "dev/nb" not in reason, "it has ended"
 
 
@@ -506,7 +505,7 @@ async def test_only_the_first_of_many_is_told_new_figures() -> None:
     before = len(cluster.client.writes)
     end(cluster, "small")
     await cluster.settle()
-    assert re.search(r"In use: 3\b", cluster.note("m0", "reason") or "")
+    assert re.search(r"In use: 3( \(|\.$)", cluster.note("m0", "reason") or "")
     assert len(cluster.client.writes) == before + 1
     with patch.object(gang_plan, "plan") as plan:
         await cluster.settle()
