@@ -459,7 +459,7 @@ class Caps(Limit):
     def _in_use(self, tenant: str, cap: Cap) -> str:
         """Return how many GPUs of a tenant count for its cap as text: `` (in use: 4)``; empty if none do."""
         used = self.used_of(tenant, cap)
-        return f" (in use: {_plain(used)})" if used else ""
+        return f" (in use: {_plain(used)})" if used > _ROUNDING else ""
 
     def _who(self, tenant: str, cap: Cap, used: float) -> str:
         """Return as text the pods or gangs that use most GPUs under a cap.

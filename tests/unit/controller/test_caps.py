@@ -17,6 +17,7 @@ from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.cluster.pods.gpu_time import GpuTime
 from dradriver.controller.placing import gang_plan, plan
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.queue.caps import Caps
 from dradriver.queue.limits import Allowance, Limit, LimitError
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.reservation_rules import Terms
@@ -63,6 +64,18 @@ async def test_who_would_take_its_tenant_beyond_its_cap_waits_and_is_told_who_us
     assert cluster.note("second", "reason") == (
         'Waiting for quota: tenant "vision" may use 6 GPUs, this pod requests 2. In use: 5 (default/first 4, dev/nb 1).'
     )
+
+
+async def test_what_is_left_of_released_fractions_is_not_said_to_be_in_use() -> None:
+    cluster = cluster_of(capped(2), a="dgx1-v100")
+    cluster.pod("large", 4)
+    await cluster.settle()
+    worker = cluster.worker
+    caps, large = Caps(worker.tenants, worker.picture, set()), worker.workloads["default", "large"]
+    assert caps.use("vision") == {}
+    for gpus in (0.1, 0.2, 0.3, -0.1, -0.2, -0.3):  # which add up to 1e-16
+        caps.charge("default", {A100: gpus})
+    assert "to at least 4 GPUs." in caps.helps(large)
 
 
 async def test_who_uses_a_cap_is_added_up_only_for_a_reason_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
