@@ -52,5 +52,17 @@ class Load:
 
 
 def failures(namespace: Namespace) -> list[str]:
-    """What the kubelets said of claims that could not be prepared or given back."""
-    return [event["message"] for event in namespace.list("events") if "DynamicResources" in str(event.get("reason"))]
+    """What the kubelets said of claims that could not be prepared or given back: when, of which pod, and why."""
+    return [
+        f"{event['firstTimestamp']} {event['involvedObject']['name']}: {event['message']}"
+        for event in namespace.list("events")
+        if "DynamicResources" in str(event.get("reason"))
+    ]
+
+
+def driver_events(namespace: Namespace) -> str:
+    """What happened to the driver's pods, for the message of a test that fails."""
+    return namespace.cluster.kubectl(
+        *("-n", deploy.NAMESPACE, "get", "events", "--sort-by=.lastTimestamp", "--no-headers", "-o"),
+        "custom-columns=F:.firstTimestamp,L:.lastTimestamp,C:.count,N:.involvedObject.name,M:.message",
+    ).stdout

@@ -72,6 +72,21 @@ def kill(cluster: Cluster, pod_name: str, *, missing_ok: bool = False) -> None:
             os.kill(victim, signal.SIGKILL)
 
 
+@contextmanager
+def frozen(uid: str) -> Iterator[None]:
+    """Stop a pod's processes as a machine under load does; afterwards they go on."""
+    stopped = processes_of(uid)
+    assert stopped, f"the pod {uid} runs no process"
+    try:
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
 def leader(cluster: Cluster) -> str:
     """Return the name of the controller's pod that leads."""
     lease = cluster.api.object("lease", "gpu-topology-controller", namespace=deploy.NAMESPACE)

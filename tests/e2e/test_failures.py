@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from dradriver.api.base import names
 from dradriver.topology import profiles
 from tests import deploy
 from tests.e2e.installation import Installation
 from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, owners, pod
-from tests.e2e.parts import agent, kill, leader, parts, restarts
+from tests.e2e.parts import agent, frozen, kill, leader, parts, restarts
 
 NVLINK = {names.POLICY: "nvlink"}
 
@@ -97,6 +99,24 @@ def test_upgrade(namespace: Namespace, installation: Installation) -> None:
         assert no_gpu_is_owned_twice(namespace.cluster)
     finally:
         installation.install()
+
+
+def test_an_agent_that_answers_late_for_some_seconds_stays_ready(namespace: Namespace) -> None:
+    """Or a rolling update leaves a gap: an old agent that is not ready is deleted before the next one is registered."""
+    cluster = namespace.cluster
+    old = agent(cluster, "node-b")
+
+    def missed() -> float:
+        metrics = cluster.api.get("/api/v1/nodes/node-b/proxy/metrics/probes") or ""
+        wanted = {"pod": old["name"], "probe_type": "Readiness", "result": "failed"}
+        samples = [sample for family in text_string_to_metric_families(metrics) for sample in family.samples]
+        return sum(sample.value for sample in samples if wanted.items() <= sample.labels.items())
+
+    before = missed()
+    with frozen(old["uid"]):
+        eventually("the kubelet has missed four answers", lambda: missed() >= before + 4)
+        pod = cluster.api.object("pod", old["name"], namespace=deploy.NAMESPACE)
+    assert {condition["type"]: condition["status"] for condition in pod["status"]["conditions"]}["Ready"] == "True"
 
 
 def test_nothing_next_to_a_device_plugin(namespace: Namespace) -> None:

@@ -18,7 +18,7 @@ from tests.cluster import Cluster
 from tests.e2e import parts
 from tests.e2e.installation import Installation
 from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, owners, pod
-from tests.e2e.load import NVLINK, SHARE, SLICE, Load, failures
+from tests.e2e.load import NVLINK, SHARE, SLICE, Load, driver_events, failures
 from tests.e2e.parts import is_prepared, restarts
 
 RELEASE = (deploy.RELEASE, "--namespace", deploy.NAMESPACE)
@@ -116,7 +116,7 @@ def test_upgrade_rollback_and_uninstallation_under_load(
 
         assert held(namespace) == had
         assert no_gpu_is_owned_twice(cluster)
-        assert not failures(namespace)
+        assert not failures(namespace), driver_events(namespace)
         eventually("only what lasts is prepared", lambda: is_prepared(namespace, node, *STEADY))
         assert len(load.done) >= 8
         assert len(namespace.list("resourceclaim")) == len(STEADY), "a claim stayed behind its pod"

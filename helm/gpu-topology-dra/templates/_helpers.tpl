@@ -245,12 +245,16 @@ tolerations: {{- toYaml . | nindent 2 }}
     name: {{ include "name" (list . "policies") }}
 {{- end }}
 
-{{/* Probes of a process with /healthz and /readyz on the port called health. */}}
+{{/*
+Probes of a process with /healthz and /readyz on the port called health. Argument: after how many failures in a row,
+2 seconds apart, the pod is not ready any more.
+*/}}
 {{- define "probes" -}}
 readinessProbe:
   httpGet: {path: /readyz, port: health}
   periodSeconds: 2
   timeoutSeconds: 2
+  failureThreshold: {{ . }}
 livenessProbe:
   httpGet: {path: /healthz, port: health}
   initialDelaySeconds: 10
