@@ -39,7 +39,7 @@ lint: install  ## style, types, layers, prose, generated code
 	$(RUN) -m docs.prose
 	$(RUN) protos/generate.py --check
 
-unit: install  ## unit and property tests but the slow ones: no root, no Go, about 85 s on two cores
+unit: install  ## unit and property tests but the slow ones: no root, no Go, about 75 s on two cores
 	$(RUN) -m pytest -n auto --dist worksteal -m "not slow" tests/unit tests/property $(ARGS)
 
 test: test-without-cluster test-cluster  ## the tests of every change; those on a real cluster need Linux, root and Go

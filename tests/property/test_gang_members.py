@@ -76,6 +76,7 @@ def test_any_pod_is_of_a_gang_or_of_none(
     assert told.isprintable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(name for name, build in STORIES.items() if build().owner is not None))
 @given(data=st.data())
 def test_a_damaged_owner_has_a_size_or_is_refused(name: str, data: st.DataObject) -> None:

@@ -23,6 +23,8 @@ from tests.fakes.hardware import Server
 from tests.fakes.server import arranged
 from tests.strategies import link_matrices
 
+pytestmark = pytest.mark.slow
+
 CPUS = (
     Cpu(arch="x86_64", vendor="GenuineIntel", family=6, model=143),
     Cpu(arch="x86_64", vendor="AuthenticAMD", family=25, model=1),
@@ -220,7 +222,6 @@ def test_every_machine_is_read_as_it_is(machine: Machine) -> None:
 CODES = st.sampled_from((2, 3, 4, 13, 15, 16, 25, 999))
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(servers(), st.data())
 def test_what_fails_costs_no_other(machine: Machine, data: st.DataObject) -> None:
@@ -268,7 +269,6 @@ NONSENSE = st.one_of(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(servers(), st.data())
 def test_what_is_nonsense_costs_no_other(machine: Machine, data: st.DataObject) -> None:
@@ -301,7 +301,6 @@ def test_what_is_nonsense_costs_no_other(machine: Machine, data: st.DataObject) 
 JUNK = st.sampled_from((b"", b"\xff\xfe", b"-1", b"99999999999999999999", b"0x", b"../..", b"\xc2\xb2", b"1 2\n3"))
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(servers(), st.data(), st.randoms(use_true_random=False))
 def test_no_damage_to_sys_hides_a_gpu_or_breaks_a_link(

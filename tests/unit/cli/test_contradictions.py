@@ -15,7 +15,8 @@ from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.answers import NAMESPACES, PLANNED, Answers, Data, Key, ask
 from tests.fakes.situations import ADD_ON, SITUATIONS, Site
 
-pytestmark = pytest.mark.timeout(180)  # two clusters are asked once, in the first test: seconds of CPU
+# Two clusters are asked once, in the first test: seconds of CPU.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,6 @@ def _row_of(answers: Answers, key: Key) -> Data | None:
 # Why pods wait.
 
 
-@pytest.mark.slow
 @EACH
 def test_every_tool_says_why_a_pod_waits_as_the_controller_says_it(site: Site, answers: Answers) -> None:
     for key, expected in site.waits.items():

@@ -87,6 +87,7 @@ async def test_without_a_place_in_the_end_there_is_no_move(cluster: GpuCluster, 
     assert "no moves free a set of 8 GPUs. 2 pods and gangs can move" in (await shell.run("defrag")).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "why",
     [

@@ -196,6 +196,7 @@ async def test_its_turn_is_the_controllers_order(cluster: GpuCluster, shell: Com
     assert "another controller removes scheduling gate example.com/other" in said
 
 
+@pytest.mark.slow
 async def test_pods_are_alike_whose_volumes_are_in_the_same_place(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.pod("big", 8)
@@ -273,6 +274,7 @@ async def test_better_sets_are_named_with_their_holders(cluster: GpuCluster, she
     assert "a better one is free now. The driver does not move running pods" in shown
 
 
+@pytest.mark.slow
 async def test_a_set_that_is_the_best_of_its_machine_can_be_worse_than_a_free_one(
     cluster: GpuCluster, shell: CommandLine
 ) -> None:
@@ -581,6 +583,7 @@ async def test_a_running_pod_that_is_being_deleted_is_said_to_be(cluster: GpuClu
     assert "placed" not in shown.partition("Placement")[0]
 
 
+@pytest.mark.slow
 async def test_a_waiting_pod_that_is_being_deleted_gets_no_place(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.pod("next", 4)

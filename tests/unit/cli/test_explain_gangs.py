@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import msgspec
+import pytest
 
 from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.pods import Pod
@@ -160,6 +161,7 @@ async def test_a_pod_that_asks_for_a_gang_and_is_in_none(cluster: GpuCluster, sh
     assert found["gang"] is None
 
 
+@pytest.mark.slow
 async def test_what_would_help_the_whole_gang_does(cluster: GpuCluster, shell: CommandLine) -> None:
     for number in range(4):
         cluster.node(f"n{number}", labels={LEAF: f"l{number // 2}"})
@@ -229,6 +231,7 @@ async def test_another_gang_ends_as_a_whole(cluster: GpuCluster, shell: CommandL
     assert sorted(one["owners"][0]["pods"][0] for one in way) == ["other-0", "other-1"]
 
 
+@pytest.mark.slow
 async def test_the_users_of_gpus_are_named_with_the_gang_that_has_to_end(
     cluster: GpuCluster, shell: CommandLine
 ) -> None:
@@ -279,6 +282,7 @@ async def test_a_gang_that_the_scheduler_refused_is_told_so_in_addition_to_its_p
     )
 
 
+@pytest.mark.slow
 async def test_how_far_a_gang_is(cluster: GpuCluster, shell: CommandLine) -> None:
     for number in range(2):
         cluster.node(f"n{number}", labels={LEAF: "l"})
@@ -433,6 +437,7 @@ async def test_a_lost_pods_place_is_explained_as_that_of_the_pod_that_replaces_i
     assert cluster.gpus("train-0b") == lost
 
 
+@pytest.mark.slow
 async def test_gangs_before_it_that_ask_for_the_same_are_counted(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.rival("old", "n1", range(8))

@@ -51,6 +51,7 @@ async def test_the_place_that_it_would_get_is_the_controllers(cluster: GpuCluste
     assert cluster.gpus("first")[0] == "a"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pods", "says"),
     [

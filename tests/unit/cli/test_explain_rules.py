@@ -72,6 +72,7 @@ async def test_it_says_of_another_drivers_claim_what_the_controller_says(
     assert answer["free"]["best"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "pods"), [(3, 1), (3, 2), (20, 1)])
 async def test_it_names_the_causes_on_nodes_without_free_gpus(
     cluster: GpuCluster, shell: CommandLine, nodes: int, pods: int

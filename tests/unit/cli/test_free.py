@@ -15,6 +15,7 @@ from tests.fakes.gpucluster import GpuCluster
 from tests.unit.cli.test_explain_gangs import seat
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 async def test_as_many_sets_are_counted_as_pods_find_a_place(
     cluster: GpuCluster, shell: CommandLine, size: int

@@ -92,6 +92,7 @@ async def test_topo_and_health_count_a_lost_gpu_and_name_it_with_its_pod(
         assert "default/training, a claim without pod" in pieces(made)["shown/health"]
 
 
+@pytest.mark.slow
 async def test_a_gpu_that_only_a_claim_knows_is_lost(cluster: GpuCluster, shell: CommandLine) -> None:
     """The agent's table of slots is gone, and a pod still has the GPU."""
     cluster.rival("training", "n1", [2])
@@ -170,6 +171,7 @@ def forge(cluster: GpuCluster, text: str) -> None:
 GOOD = {"index": 2, "pci": "0000:3b:00.0", "uuid": "GPU-lost"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bad",
     [
@@ -197,6 +199,7 @@ async def test_an_entry_out_of_bounds_is_left_out_and_the_others_stay(
         assert told["unread"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ["\x1b[31m" * 12, "\u202e" * 64, "a\nb"])
 async def test_odd_characters_reach_no_terminal_and_stop_nothing(
     odd: str, cluster: GpuCluster, shell: CommandLine

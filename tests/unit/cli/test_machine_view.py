@@ -41,6 +41,7 @@ def tables(text: str) -> dict[str, list[list[str]]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(name for name in profiles.names() if name != RACK))
 def test_every_cell_of_the_matrix_is_drawn_in_the_order_that_shows_groups(name: str) -> None:
     machine = profiles.load(name)
@@ -124,6 +125,7 @@ def test_a_rack_is_drawn_as_the_one_switch_that_joins_its_gpus() -> None:
     assert max(one.bottom for one in seen(root)) <= float(root.get("height", ""))
 
 
+@pytest.mark.slow
 def test_a_rack_with_one_link_less_is_a_matrix() -> None:
     machine = profiles.load(RACK)
     links = [list(row) for row in machine.links]

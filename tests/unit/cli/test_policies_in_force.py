@@ -85,6 +85,7 @@ async def test_names_of_policies_are_those_in_force(cluster: GpuCluster, shell: 
     assert "fast" in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 async def test_who_may_not_read_them_is_told_in_one_line_and_the_defaults_count(
     cluster: GpuCluster, shell: CommandLine, command: str
@@ -125,6 +126,7 @@ async def test_a_file_needs_no_right_to_read_them(
     assert "policies in force" not in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 async def test_what_cannot_be_parsed_is_told_with_its_place_and_the_defaults_count(
     cluster: GpuCluster, shell: CommandLine, command: str
@@ -173,6 +175,7 @@ async def test_tenants_are_not_known_while_the_policies_cannot_be_read(cluster: 
     assert (await shell.run("tenants")).stdout == unknown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 async def test_where_the_charts_config_map_is_missing_that_is_told_in_one_line(
     cluster: GpuCluster, shell: CommandLine, command: str

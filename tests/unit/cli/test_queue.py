@@ -52,6 +52,7 @@ async def test_no_pod_waits(cluster: GpuCluster, shell: CommandLine) -> None:
     assert (await shell.run("queue")).stdout == "no pod waits for GPUs\n"
 
 
+@pytest.mark.slow
 async def test_without_tenants_it_is_priority_and_age(cluster: GpuCluster, shell: CommandLine) -> None:
     full(cluster)
     cluster.pod("old", 2)

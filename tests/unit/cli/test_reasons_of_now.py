@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from dradriver.api.policies.policies_reader import read
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.commands import CommandLine, run_all
@@ -46,6 +48,7 @@ def remove(cluster: GpuCluster, name: str, namespace: str) -> None:
         cluster.remove(RESOURCE_CLAIMS, f"gpus-{name}", namespace)
 
 
+@pytest.mark.slow
 async def test_every_figure_of_a_reason_is_one_of_now(cluster: GpuCluster, shell: CommandLine) -> None:
     for name in ("n1", "n2", "n3"):
         cluster.node(name)

@@ -14,6 +14,7 @@ from dradriver.cli.simulator.shape_fit import fit
 DRAWN = 50_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_sizes_and_durations_are_the_published_ones(name: str) -> None:
     shape = SHAPES[name]

@@ -21,6 +21,7 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
     return CliRunner().invoke(main, ["topo", *arguments], env=env)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", profiles.names("nvidia"))
 def test_the_table_reads_as_nvidia_smi_does_and_is_read_back(name: str) -> None:
     result = run("--machine", name)
@@ -126,6 +127,7 @@ def test_nothing_is_imported_that_is_not_needed(tmp_path: Path) -> None:
         assert "topo" in done.stdout or "GPU0" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["table", "json", "yaml", "svg", "html"])
 @pytest.mark.parametrize("name", ["\x1b]0;owned\x07", "a\x9b31mb", "a\u202eb", "a\x85\u2028b"])
 def test_text_of_a_file_cannot_steer_a_terminal(name: str, output: str, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_the_name_of_a_pod_is_read_as_that_pod(namespace: str) -> None:
     assert workload_names.read(workload_names.of_pod(namespace, "x")) == WorkloadName(namespace, "pod", "x")
 
 
+@pytest.mark.slow
 async def test_what_is_printed_can_be_pasted(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.rival("old", "n1", range(8))

@@ -279,6 +279,7 @@ async def test_the_pins_of_two_pods_never_meet() -> None:
     assert len({name for number in range(4) for name in cluster.given(f"p{number}")}) == 8
 
 
+@pytest.mark.slow
 async def test_of_nodes_that_came_and_went_nothing_is_kept() -> None:
     cluster = AddOnCluster()
     kept = list[int]()

@@ -556,6 +556,7 @@ async def test_what_is_reserved_for_one_whom_its_cap_parks_is_others() -> None:
     assert (cluster.runs("small"), cluster.held) == (True, ())
 
 
+@pytest.mark.slow
 async def test_figures_in_a_reason_are_of_the_last_minute_and_only_the_first_in_line_has_any() -> None:
     cluster = cluster_of(capped(6), a="dgx1-v100")
     cluster.pod("first", 3)

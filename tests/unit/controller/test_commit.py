@@ -42,6 +42,7 @@ async def test_a_pod_whose_claim_is_of_another_owner_is_told_so_also_after_a_ref
     assert "does not belong to this pod. Delete the pod" in (cluster.note("p", "reason") or "")
 
 
+@pytest.mark.slow
 async def test_a_pod_whose_earlier_claim_stays_is_told_so() -> None:
     cluster = nodes("a", promise_s=30, unschedulable_s=5)
     cluster.pod("p", 8)

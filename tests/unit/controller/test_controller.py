@@ -169,6 +169,7 @@ def options_of(api: FakeApiServer, folder: Path, *more: str) -> Options:
     return parse(["--namespace=system", "--identity=me", "--health-port=0", f"--kubeconfig={kubeconfig}", *more])
 
 
+@pytest.mark.slow
 async def test_the_process_places_pods_while_it_leads_and_gives_the_lease_back(
     running: Running, tmp_path: Path
 ) -> None:

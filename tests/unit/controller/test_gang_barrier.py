@@ -138,6 +138,7 @@ async def test_a_gang_without_room_holds_nothing_after_its_deadline() -> None:
     assert cluster.claim("single") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill_at", sampled([*range(1, 10), *(-n for n in range(1, 10))]))
 async def test_a_leader_killed_at_any_write_leaves_what_the_next_goes_on_from(kill_at: int) -> None:
     cluster = cluster_of("abc")

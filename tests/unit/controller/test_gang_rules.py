@@ -284,6 +284,7 @@ def refuse(cluster: GpuCluster, pod: str, cause: str) -> None:
     cluster.put(PODS, cluster.get_pod(pod) | {"status": {"phase": "Pending", "conditions": [condition]}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cause", "used"),
     [
@@ -309,6 +310,7 @@ async def test_a_gang_that_is_refused_on_one_node_is_planned_on_more(cause: str,
     assert not after & before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pods", "most"), [(1, 8), (2, 8), (4, 8), (6, 12), (12, 20)])
 async def test_a_gang_may_use_eight_nodes_or_twice_its_own(pods: int, most: int) -> None:
     cluster = nodes([f"node-{number:02d}" for number in range(24)])

@@ -35,6 +35,7 @@ async def lose(cluster: GpuCluster, name: str) -> None:
     assert cluster.claim(name) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_new_controller", [False, True], ids=["", "new controller"])
 @pytest.mark.parametrize("with_nics", [False, True], ids=["", "nics"])
 async def test_a_lost_pod_is_placed_again_where_it_was(with_nics: bool, is_new_controller: bool) -> None:

@@ -243,6 +243,7 @@ async def test_a_refused_claim_leaves_the_gate_and_the_reason() -> None:
     assert "exceeded quota" in (cluster.note("p", "reason") or "")
 
 
+@pytest.mark.slow
 async def test_a_pod_whose_claim_a_policy_refuses_says_why_and_goes_on_waiting() -> None:
     cluster = full("p")
     denied = "ValidatingAdmissionPolicy 'exclusive' with binding 'exclusive' denied request: parts are of one namespace"

@@ -160,6 +160,7 @@ async def test_a_gang_is_woken_by_what_any_of_its_pods_needs_before_younger_pods
     assert claims(cluster, ["train-0", "train-1", "younger"]) == ["train-0", "train-1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("priority", [0, 1000])
 async def test_a_gang_that_costs_much_in_vain_keeps_no_gpus_from_a_small_gang_of_its_namespace(priority: int) -> None:
     cluster = nodes("a")

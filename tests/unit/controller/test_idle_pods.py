@@ -274,6 +274,7 @@ async def test_without_the_right_it_is_said_which_one_is_missing() -> None:
     assert "The controller cannot evict pods: set controller.idleEviction" in world.said[-1][1]
 
 
+@pytest.mark.slow
 async def test_who_cannot_be_ended_disturbs_no_pod() -> None:
     world = Idling()
     for number in range(12):
@@ -287,6 +288,7 @@ async def test_who_cannot_be_ended_disturbs_no_pod() -> None:
     assert "last" not in world.names
 
 
+@pytest.mark.slow
 async def test_at_most_eight_are_ended_in_half_a_minute() -> None:
     world = Idling()
     for number in range(12):

@@ -42,6 +42,7 @@ def near(profile: str) -> dict[int, set[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("near_nic", ["", "required"])
 @pytest.mark.parametrize("profile", sampled(MACHINES, fast=2))
 @pytest.mark.parametrize("count", [1, 2, 4])

@@ -203,6 +203,7 @@ async def test_a_nomination_that_is_refused_keeps_nothing_waiting(status: int, m
     assert cluster.claim("p") is not None
 
 
+@pytest.mark.slow
 async def test_changes_of_its_labels_do_not_let_it_keep_gpus_for_more_of_the_time() -> None:
     cluster = GpuCluster(promise_s=300.0, unschedulable_s=5.0)
     cluster.worker.follow(read(PARTITION, source="x"))
@@ -267,6 +268,7 @@ async def test_topology_spread_counts_pods_on_nodes_that_the_pod_selects_alone()
     assert cluster.gpus("p")[0] == "g0"
 
 
+@pytest.mark.slow
 async def test_a_set_that_pods_share_is_placed_and_never_handed_over() -> None:
     cluster = GpuCluster(promise_s=300.0, unschedulable_s=5.0)
     nodes(cluster, 6)

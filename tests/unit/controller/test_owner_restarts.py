@@ -147,6 +147,7 @@ async def test_it_stays_suspended_until_its_pods_are_gone_but_not_for_ever() -> 
     assert it.owner["spec"]["suspend"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill_at", sampled([1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6]))
 @pytest.mark.parametrize("resource", [JOBS, JOBSETS], ids=lambda one: one.kind)
 async def test_a_leader_that_is_killed_at_any_write_leaves_nothing_suspended(resource: Resource, kill_at: int) -> None:
@@ -651,6 +652,7 @@ async def test_one_that_is_to_replace_it_is_not_suspended() -> None:
     assert (len(it.running), len(it.pods & before), it.suspensions()) == (3, 2, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill_at", sampled([*range(1, 9), *range(-8, 0)]))
 async def test_a_leader_killed_at_any_write_after_a_loss_ends_with_a_whole_gang(kill_at: int) -> None:
     it = await world(loss="restart")

@@ -212,6 +212,7 @@ async def test_the_process_follows_its_policies_and_tells_of_bad_ones(api: FakeA
     )
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 async def test_a_new_leader_reads_its_policies_first_though_its_watch_says_nothing(
     api: FakeApiServer, tmp_path: Path

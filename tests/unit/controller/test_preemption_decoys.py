@@ -61,6 +61,7 @@ async def ends_within(cluster: Contested, seconds: float, *, see_s: float = 0.1)
     return cluster.ending()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [6, 24])
 async def test_a_namespace_of_pods_with_budgets_is_found_out_at_once(count: int) -> None:
     cluster = await decoys(["default"] * count)

@@ -87,6 +87,7 @@ async def test_a_gang_gets_its_places_together_once_all_have_ended(seats: bool) 
     assert len(cluster.evicted()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", sampled(range(1, 9)))
 async def test_a_leader_that_dies_leaves_a_gang_that_the_next_goes_on_with(write: int) -> None:
     cluster = await contested(nodes="ab")
@@ -368,6 +369,7 @@ async def test_gpus_that_are_kept_for_a_pod_of_a_gang_delay_no_preemption() -> N
     assert cluster.gpus("me") == cluster.gpus("low")
 
 
+@pytest.mark.slow
 async def test_the_pod_that_replaces_one_that_ends_waits_for_its_gpus() -> None:
     cluster = await lost()
     cluster.pod("train-0b", 4, priority=20, wishes={"gang": "train", "gang-size": "2"})

@@ -35,6 +35,7 @@ def leaving(cluster: Contested, name: str, seconds: float) -> None:
     cluster.put(PODS, pod)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grace_s", [FOR_EVER_S, 10**17, (1 << 63) - 1])
 async def test_a_pod_that_may_take_years_to_end_is_no_victim(grace_s: int, caplog: pytest.LogCaptureFixture) -> None:
     cluster = await contested(nodes="ab")

@@ -178,6 +178,7 @@ async def test_of_one_plan_for_a_gang_the_next_leader_counts_each_that_was_told_
     assert await cluster.end_for("fourth") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrote", ["this release", "an earlier release"])
 async def test_a_gang_that_was_told_to_end_for_several_claims_counts_once(cluster: _Owned, wrote: str) -> None:
     for node in "abcd":

@@ -147,6 +147,7 @@ async def test_evictions_of_a_leader_whose_clock_was_ahead_count_for_a_minute(wa
     assert cluster.ending() == ["low-a"]
 
 
+@pytest.mark.slow
 async def test_one_that_is_refused_counts_while_its_plan_goes_on() -> None:
     cluster = await contested(nodes="ab")
     await cluster.run(("one", 4, 0), ("two", 4, 0), **on("a"))

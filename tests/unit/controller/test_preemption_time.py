@@ -79,6 +79,7 @@ async def test_a_reservation_of_less_priority_saves_no_pod(monkeypatch: pytest.M
     assert not cluster.runs("equal")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whose", ["me", "first"])
 @pytest.mark.parametrize("pods", [("me",), ("me-0", "me-1")])
 async def test_others_end_on_gpus_that_are_reserved_for_it_or_for_less_priority(

@@ -96,6 +96,7 @@ async def trains(count: int) -> Trains:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 2 * MOST_IN_NAMESPACE])
 async def test_all_owners_of_a_plan_are_suspended_at_once(count: int) -> None:
     it = await trains(count)

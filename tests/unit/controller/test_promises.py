@@ -258,6 +258,7 @@ async def test_a_deleted_claim_without_its_pod_loses_what_keeps_it(pod_stays: bo
 WHOLE, DYNAMIC, PLACEMENTS = Mode(), Mode(mig="dynamic"), Mode(mig="placements")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wanted", "before", "after", "is_created_again"),
     [

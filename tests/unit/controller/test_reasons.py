@@ -33,6 +33,7 @@ async def test_one_pod_among_three_hundred_that_wait_costs_its_own_two_writes() 
         assert len(cluster.client.writes) - before <= 2
 
 
+@pytest.mark.slow
 async def test_a_reason_that_changes_is_written_every_thirty_seconds_at_most() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -44,6 +45,7 @@ async def test_a_reason_that_changes_is_written_every_thirty_seconds_at_most() -
     assert 1 <= len([verb for verb, _ in cluster.client.writes if verb == "patch"]) <= 3
 
 
+@pytest.mark.slow
 async def test_a_reason_becomes_true_again_without_any_event_about_its_pod() -> None:
     cluster = GpuCluster()
     cluster.node("a", allocatable={"cpu": "0"})
@@ -143,6 +145,7 @@ async def test_a_pod_that_is_refused_on_each_node_goes_on_saying_why() -> None:
         assert cluster.note("p", "reason") is None
 
 
+@pytest.mark.slow
 async def test_a_pod_that_requests_something_else_is_not_told_what_the_scheduler_said_before() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     for name in "abc":

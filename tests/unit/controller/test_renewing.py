@@ -198,6 +198,7 @@ async def test_a_foreign_claim_under_a_lifted_pods_name_is_not_touched() -> None
     assert "does not belong to this pod" in (cluster.note("p", "reason") or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill_at", [3, -3, 4, -4, 5, -5])
 async def test_killed_at_any_write_of_a_renewal_the_next_controller_ends_it(kill_at: int) -> None:
     cluster = await lifted("a", "b")

@@ -60,6 +60,7 @@ async def test_the_reason_names_the_gpus_and_who_is_in_the_way() -> None:
     assert "8 GPUs on a are reserved for this workload and free by 2027-01-15 " in reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deadline_s", "runs"), [(HOUR_S, True), (4 * HOUR_S, False), (None, False)])
 async def test_a_younger_one_runs_there_if_it_is_ended_before_the_others_are(
     deadline_s: int | None, runs: bool
@@ -150,6 +151,7 @@ async def test_who_gets_a_place_elsewhere_frees_what_was_reserved() -> None:
     assert (cluster.held, cluster.runs("late")) == ((), True)
 
 
+@pytest.mark.slow
 async def test_gpus_stand_idle_for_no_longer_than_they_may_and_the_next_wait_is_twice_as_long() -> None:
     cluster = await passed_by()
     terms = Terms()
@@ -168,6 +170,7 @@ async def test_gpus_stand_idle_for_no_longer_than_they_may_and_the_next_wait_is_
     assert cluster.held
 
 
+@pytest.mark.slow
 async def test_when_it_has_cost_too_much_it_moves_to_a_place_that_is_free_sooner() -> None:
     cluster = await passed_by("a", "b", s0=9 * HOUR_S, s1=9 * HOUR_S)
     first = {node for node, _ in cluster.held[0].gpus}
@@ -185,6 +188,7 @@ async def test_when_it_has_cost_too_much_it_moves_to_a_place_that_is_free_sooner
     assert (held.moved, held.idle_gpu_s) == (1, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["gone", "cordoned"])
 async def test_when_a_node_goes_it_is_planned_again_and_the_account_goes_on(how: str) -> None:
     cluster = await passed_by("a", "b")

@@ -127,6 +127,7 @@ async def test_a_gang_is_as_near_as_it_says_by_what_nodes_labels_are_now(others:
     assert "near leaf: " in (cluster.note("train-0", "reason") or "")
 
 
+@pytest.mark.slow
 async def test_those_that_differ_let_no_gpus_stand_idle_one_after_another() -> None:
     cluster = Reserving()
     cluster.node("a")

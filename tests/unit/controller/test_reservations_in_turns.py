@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from dradriver.api.claims.reservation_config_map import Since, Written
 from dradriver.api.policies.policy_sections import Policies
@@ -32,6 +33,7 @@ async def reserved_minutes(cluster: Reserving, minutes: int) -> int:
     return count
 
 
+@pytest.mark.slow
 async def test_pods_of_a_tenant_do_not_have_gpus_reserved_in_turns() -> None:
     cluster = await half_free()
     for number in range(4):
@@ -40,6 +42,7 @@ async def test_pods_of_a_tenant_do_not_have_gpus_reserved_in_turns() -> None:
     assert await reserved_minutes(cluster, 300) < 120
 
 
+@pytest.mark.slow
 async def test_a_pod_that_is_made_again_before_its_reservation_ends_gains_nothing() -> None:
     cluster = await half_free()
     count = 0
@@ -52,6 +55,7 @@ async def test_a_pod_that_is_made_again_before_its_reservation_ends_gains_nothin
     assert count < 120
 
 
+@pytest.mark.slow
 async def test_another_tenant_waits_no_longer_for_that() -> None:
     tenants = {"a": Tenant(namespaces=("default",)), "b": Tenant(namespaces=("other",))}
     cluster = await half_free(tenants=tenants)

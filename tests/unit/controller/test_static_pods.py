@@ -124,6 +124,7 @@ async def test_pods_of_instances_have_next_best_nodes_and_those_of_placements_no
     assert nodes_of(cluster, "p") == ["a", "b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["static", "placements"])
 async def test_a_gpu_of_one_namespace_only_takes_no_slices_of_another(mode: str) -> None:
     cluster = GpuCluster()

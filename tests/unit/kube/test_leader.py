@@ -140,6 +140,7 @@ async def test_a_standby_that_is_cancelled_leaves_the_lease_alone() -> None:
         assert {"GET"} == {request.method for request in api.requests}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "outage", [{"mode": "hang"}, {"mode": "drop"}, {"status": 503}, {"status": 500}, {"status": 403}], ids=str
 )

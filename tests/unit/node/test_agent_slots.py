@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from dradriver.api.base import names
 from dradriver.api.policies.policies_reader import read
 from dradriver.api.slices import resource_slices
@@ -59,6 +61,7 @@ async def given(found: list[Object]) -> tuple[set[int], set[int]]:
     return of("other"), of("team-a")
 
 
+@pytest.mark.slow
 async def test_no_gpu_of_an_exclusive_partition_goes_to_others_when_one_is_lost() -> None:
     async with a_node() as node:
         boot(node, "first")

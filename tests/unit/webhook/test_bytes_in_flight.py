@@ -195,6 +195,7 @@ async def test_strangers_of_many_addresses_hold_up_another_for_few_terms() -> No
     await end(good, *strangers)
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 @pytest.mark.parametrize("strangers", [70, 400])
 async def test_small_loans_of_many_addresses_do_not_keep_out_the_largest_body(strangers: int) -> None:

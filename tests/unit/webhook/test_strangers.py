@@ -134,6 +134,7 @@ async def test_silent_strangers_hold_no_bytes_that_others_wait_for() -> None:
         assert await api_server.post_all(*[review(100 * KIB)] * 12) == {200}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [100 * KIB, MIB])
 async def test_a_burst_of_one_address_is_answered_as_a_whole(size: int) -> None:
     async with served() as port, client(port) as api_server:

@@ -46,6 +46,7 @@ def best(machine: Machine, free: list[int], gpus: int) -> float:
     return max(float(busbw[sum(1 << gpu for gpu in part)]) for part in itertools.combinations(free, gpus))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [machines.dgx1, pascal, machines.bridge_pairs, machines.pcie_box, machines.dgx_h100,

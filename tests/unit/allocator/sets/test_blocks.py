@@ -141,6 +141,7 @@ def some_free(gpus: int) -> Iterator[int]:
         yield mask_of(drawn.sample(range(gpus), drawn.randint(1, gpus)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", [1, 2, 4, 6, 8, 10, 12, 14, 16])
 def test_an_a3_gives_whole_modules_and_one_die_of_a_broken_one(gpus: int) -> None:
     """As ascend910a3/base.go, selectNPUForA3Job does: single dies of the modules with fewest free, else whole ones."""
@@ -169,6 +170,7 @@ def test_an_a3_gives_no_odd_number_but_one() -> None:
     assert choose(machine, [0, 2, 3, 4], Whole(containers=(2,))).gpus == (2, 3)  # the example of Huawei's page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", sampled([1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16]))
 def test_a_box16_gives_of_the_fuller_group_and_half_of_each_above_eight(gpus: int) -> None:
     """As ascend910b/base.go does: the fewest free that suffice; above eight half of each group."""

@@ -83,6 +83,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.parametrize("kind", sampled(KINDS))
 def test_machines_at_random_have_the_bandwidth_that_nccl_predicts(kind: str) -> None:

@@ -193,6 +193,7 @@ def test_a_card_whose_pci_function_is_gone_is_gone(server: Server, hardware: Har
     assert [nic.name for nic in read.nics] == [nic.name for nic in whole.nics if nic is not gone]
 
 
+@pytest.mark.slow
 def test_a_card_under_another_name_is_not_there_twice(server: Server, hardware: Hardware) -> None:
     whole = hardware.read()
     nic = whole.nics[0]

@@ -96,6 +96,7 @@ def test_a_port_that_stays_down_lost_its_link_once(story: Story) -> None:
     assert not any(story.quiet(HOUR))
 
 
+@pytest.mark.slow
 def test_an_episode_keeps_its_words_and_ends_once_an_hour_was_calm(story: Story) -> None:
     for _ in range(5):
         begun = story.card(grow={"link_downed": 1})
@@ -135,6 +136,7 @@ def test_what_a_cable_does_not_cause_is_not_told(story: Story, counter: str) -> 
     assert not any(story.card(grow={counter: 1000}) for _ in range(HOUR // 4))
 
 
+@pytest.mark.slow
 def test_a_burst_is_not_told(story: Story) -> None:
     assert story.card(grow={"symbol_error": 60_000}) == {}
     assert not any(story.quiet(HOUR))

@@ -198,6 +198,7 @@ async def test_it_is_told_once_it_is_known_of_whom(tmp_path: Path, heard: Heard)
     assert [reason for reason, _ in heard.heard] == ["NICPortDown"]
 
 
+@pytest.mark.slow
 async def test_states_rates_and_faults_are_metrics(tmp_path: Path) -> None:
     tree = eight(tmp_path)
     tree.card(3, port=DOWN)
@@ -237,6 +238,7 @@ async def test_errors_count_from_the_first_reading_on(tmp_path: Path) -> None:
     assert errors("link_downed") == 0
 
 
+@pytest.mark.slow
 async def test_there_are_never_more_series_than_cards_that_a_machine_has(tmp_path: Path) -> None:
     tree = NicTree(tmp_path)
     for number in range(100):

@@ -46,6 +46,7 @@ HANDED_OUT: dict[str, Callable[[Path], Server]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HANDED_OUT)
 async def test_an_agent_publishes_such_a_machine_and_hands_out_its_gpus(name: str, tmp_path: Path) -> None:
     server = HANDED_OUT[name](tmp_path)

@@ -50,6 +50,7 @@ def h100(driver: str, tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.slow
 def test_each_driver_tells_the_whole_machine(h100: Server) -> None:
     reading = h100.read()
     assert reading.machine == h100.machine
@@ -57,6 +58,7 @@ def test_each_driver_tells_the_whole_machine(h100: Server) -> None:
     assert not any(reading.faults.values())
 
 
+@pytest.mark.slow
 def test_each_driver_tells_that_a_fabric_is_not_joined_and_only_newer_ones_that_it_is_slow(
     driver: str, h100: Server
 ) -> None:
@@ -67,6 +69,7 @@ def test_each_driver_tells_that_a_fabric_is_not_joined_and_only_newer_ones_that_
     assert found[2] == ([] if driver.startswith("535") else ["NVLink fabric: bandwidth is degraded"])
 
 
+@pytest.mark.slow
 def test_what_recovery_the_driver_wants_is_said_by_those_that_know(driver: str, h100: Server) -> None:
     h100.table[f"nvmlDeviceGetFieldValues 3 {RECOVERY} 0"] = "1"
     reading = h100.read()
@@ -141,6 +144,7 @@ SAID = (  # where these are missing, something is said of the GPU
 )
 
 
+@pytest.mark.slow
 def test_what_a_driver_calls_deprecated_is_no_fault_of_its_gpus(h100: Server) -> None:
     """Driver 570 says so of a query that earlier ones answer (``nvidia-smi -q`` of an A100, reset status)."""
     asked = [key for key in h100.table if key.split()[1:2] == ["2"] and not key.startswith(SAID)]

@@ -31,6 +31,7 @@ def test_where_sys_says_minus_one_it_is_nvmls(server: Server) -> None:
     assert found.nic_paths == server.machine.nic_paths  # NODE and SYS are told apart again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [

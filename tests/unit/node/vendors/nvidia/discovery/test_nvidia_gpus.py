@@ -79,6 +79,7 @@ def resets(dgx1: Server, found: Hardware, *, readings: int = 1) -> list[int]:
     return [gpu.index for gpu in dgx1.machine.gpus if gpu.uuid in seen]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [GPU_IS_LOST, RESET_REQUIRED])
 def test_a_gpu_that_had_to_be_reset_and_answers_again_was_reset(code: int, dgx1: Server, found: Hardware) -> None:
     assert resets(dgx1, found) == []
@@ -138,6 +139,7 @@ def test_who_had_gpus_of_a_driver_that_is_unloaded_is_told_so(code: int, dgx1: S
     assert record.standing() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code", sampled(sorted({*range(1, 31), 999} - {LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, DRIVER_MISMATCH}))
 )

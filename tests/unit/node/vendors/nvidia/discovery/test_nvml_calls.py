@@ -61,6 +61,7 @@ def test_a_steady_reading_asks_only_what_can_have_changed(
     assert calls[STANDS + 2] <= steady
 
 
+@pytest.mark.slow
 def test_a_prepare_looks_up_no_gpu_and_enumerates_nothing_that_is_known(tmp_path: Path) -> None:
     most = {"whole": 3, "MPS share": 9, "MIG, made": 55, "MIG, there already": 65}
     for kind, calls in nvml_counts.prepares(tmp_path).items():
@@ -197,6 +198,7 @@ def test_a_profile_that_one_odd_answer_hid_is_there_again_once_facts_are_asked_f
     assert gpus[3].profiles == gpus[4].profiles == control(h100).profiles(gpus[3].uuid)
 
 
+@pytest.mark.slow
 def test_a_gpu_that_was_away_is_asked_again(h100: Server, found: Hardware) -> None:
     before = found.read()
     h100.fail("nvmlDeviceGetUUID 3", 999)

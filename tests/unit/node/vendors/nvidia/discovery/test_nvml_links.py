@@ -121,6 +121,7 @@ def refuse(server: Server, *pairs: tuple[int, int]) -> dict[int, list[str]]:
 REFUSED = ["gpu.topology/nvlink=refused:NoSchedule"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "a100-pcie-x8-bridge-pairs", "dgx1-v100", "a100-x4-mesh"])
 def test_of_a_pair_whose_links_are_up_without_peer_access_one_gpu_is_kept_off(name: str, tmp_path: Path) -> None:
     """NCCL ends with an error in a job that has both, over switches and over direct links."""
@@ -199,6 +200,7 @@ def test_a_link_has_the_bandwidth_of_its_rate_where_the_part_is_not_known(tmp_pa
     assert {(gpu.compute_capability, gpu.architecture) for gpu in machine.gpus} == {("", "")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "gbps"), [("20000", 18.0), ("25000", 20.0), ("25781", 20.0), ("26562", 20.6), ("53125", 40.1), ("", 20.0)]
 )
